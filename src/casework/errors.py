@@ -1,0 +1,163 @@
+"""Every error that casework raises on purpose.
+
+One root, :class:`CaseworkError`. The classes below it answer the two questions a caller has: whose fault is it,
+and what can I do? ``Misuse`` is the caller's fault and is raised before anything was written. The store's outcomes
+(``ConditionFailed`` to ``OutcomeUnknown``) say exactly how much is known about a write. The rest are named for what
+the caller can do about them.
+
+This module imports nothing from casework, so that every layer may raise these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class CaseworkError(Exception):
+    """Root of all errors of casework."""
+
+
+# --- the caller's fault: raised before anything was written -----------------------------------------------------
+
+
+class Misuse(CaseworkError):
+    """The call cannot work as it was made; nothing was written. The message shows the value and how to fix it."""
+
+
+class ItemTooLarge(Misuse):
+    """An item, or a transaction, is over a documented limit of the store; nothing was written."""
+
+
+class MissingExtra(Misuse):
+    """A part of casework needs a package that is not installed; the message names the ``pip install`` for it."""
+
+
+class NotJson(Misuse):
+    """A context, payload, input or result holds a value that JSON cannot hold unchanged; names the path to it."""
+
+
+class InvalidMachine(Misuse):
+    """A machine's definition is wrong. ``problems`` lists every one found, each with its place."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems,)
+
+
+class UnknownEvent(Misuse):
+    """No state of the machine mentions this event; the message lists those that it knows."""
+
+
+class UnknownMachine(Misuse):
+    """No machine of this name was given to ``open``; the message lists those that were."""
+
+
+class NoSuchExecution(Misuse):
+    """There is no execution with this id in the store."""
+
+
+class ExecutionExists(Misuse):
+    """The id is taken by an execution that was started with another machine or other input."""
+
+
+class TaskNotClaimed(Misuse):
+    """The token does not belong to a task that is running: it was finished, was taken over, or its state was left."""
+
+
+# --- the store's outcomes -----------------------------------------------------------------------------------------
+
+
+class StoreError(CaseworkError):
+    """A store did not do what it was asked; the subclass says how much is known."""
+
+
+class Refusal(NamedTuple):
+    """Why one write of a request was refused."""
+
+    why: str
+    """``condition``, ``conflict``, ``throttled``, ``too_large`` or ``invalid``."""
+    item: Mapping[str, Any] | None
+    """The item that refused it (``condition`` only); None where there is none."""
+
+
+class ConditionFailed(StoreError):
+    """At least one condition did not hold, so nothing was written. Final: nothing was repeated before it.
+
+    ``refusals`` stands position by position beside the writes of the request; None for a write that was fine.
+    """
+
+    def __init__(self, refusals: Sequence[Refusal | None], message: str = "") -> None:
+        self.refusals = tuple(refusals)
+        super().__init__(message or f"condition failed for write {[i for i, r in enumerate(self.refusals) if r]}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.refusals, str(self))
+
+
+class Contention(StoreError):
+    """Another transaction held the same items; nothing was written. Trying again can succeed."""
+
+
+class Throttled(StoreError):
+    """The store asked for a slower pace; nothing was written. Trying again later can succeed."""
+
+
+class Unavailable(StoreError):
+    """The store could not be reached or could not work; nothing was written."""
+
+
+class OutcomeUnknown(StoreError):
+    """The answer to a write was lost: it may have been applied or not, and nothing in the store tells which."""
+
+
+class MissingTable(StoreError):
+    """The store has no table of that name; ``casework dynamodb create`` or ``open(..., create=True)`` makes them."""
+
+
+class CorruptItem(StoreError):
+    """A stored item cannot be read. It is listed, never hidden, and never overwritten except by a repair."""
+
+
+class NewerFormat(CorruptItem):
+    """A stored item was written by a newer casework. It is left as it is; upgrade this process."""
+
+
+class StoreConflict(StoreError):
+    """``commit`` found another version than the caller had loaded; nothing was written. Load again and decide."""
+
+    def __init__(self, id: str, expected: int | None, found: int | None) -> None:
+        self.id, self.expected, self.found = id, expected, found
+        super().__init__(f"execution {id!r}: expected version {expected}, found {found}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.id, self.expected, self.found)
+
+
+# --- what can happen while a machine runs -------------------------------------------------------------------------
+
+
+class WaitTimeout(CaseworkError, TimeoutError):
+    """The execution did not end within the time given to ``wait``; it goes on."""
+
+
+class StepLimit(CaseworkError):
+    """A machine took more microsteps for one event than its bound, or a program more steps than its limit."""
+
+
+class TaskFailed(CaseworkError):
+    """Raise it in a task to fail for good: no retry, the message becomes the error event's ``message``.
+
+    ``retry=True`` asks for a retry by the task's policy, as any other exception does.
+    """
+
+    def __init__(self, message: str, *, retry: bool = False) -> None:
+        self.retry = retry
+        super().__init__(message)
+
+
+class LeaseLost(CaseworkError):
+    """The work went on past its lease and somebody else took over; what it does now is not recorded."""

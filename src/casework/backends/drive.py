@@ -1,0 +1,190 @@
+"""Drivers: the loops that carry programs, and the only code in which sync and async differ.
+
+``run`` carries one program, ``run_many`` a group of them in lockstep so that their writes share commits, ``run_async``
+(in :mod:`casework.backends.drive_async`) one program or a shell on an event loop. What a store raises is thrown into
+the program at its yield, ``BaseException`` too, and the driver goes on driving: a program may still yield a release.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from casework.backends.port import Backend
+from casework.errors import Misuse, StepLimit
+from casework.kernel.effects import (
+    All,
+    Call,
+    Effect,
+    Get,
+    GetMany,
+    Now,
+    Outcome,
+    Query,
+    RunMany,
+    Signal,
+    Sleep,
+    Token,
+    Transact,
+    Write,
+)
+from casework.kernel.programs import Program
+
+T = TypeVar("T")
+
+STEP_LIMIT = 1_000_000
+"""A program that yields more often than this is stopped with StepLimit: it would never end."""
+
+READS = frozenset((Get, GetMany, Query))
+WRITES = frozenset((Write, Transact))
+
+
+def run(program: Program[T], backend: Backend) -> T:
+    """Carry ``program`` to its end on the calling thread, and return what it returns.
+
+    Raises what the program raises; StepLimit when it does not end.
+    """
+    answer: Any = None
+    error: BaseException | None = None
+    for _ in range(STEP_LIMIT):
+        try:
+            effect = program.send(answer) if error is None else program.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        answer = error = None
+        try:
+            answer = perform(effect, backend)
+        except BaseException as raised:
+            error = raised
+    program.close()
+    raise StepLimit(f"a program took more than {STEP_LIMIT:,} steps and was stopped: {program!r}")
+
+
+def perform(effect: Effect, backend: Backend) -> Any:
+    """Carry out any effect but those of shells, and return its answer."""
+    kind = type(effect)
+    if kind in READS or kind in WRITES:
+        return backend.execute(effect)  # type: ignore[arg-type]
+    if kind is Now:
+        return backend.now()
+    if kind is Token:
+        return backend.token()
+    if kind is All:
+        return [outcome.result() for outcome in backend.execute_many(effect.reads)]  # type: ignore[attr-defined]
+    if kind is Sleep:
+        return backend.sleep(effect.seconds)  # type: ignore[attr-defined]
+    if kind is Call:
+        return call_function(effect)  # type: ignore[arg-type]
+    if kind is Signal:
+        return effect.flag.set()  # type: ignore[attr-defined]
+    if kind is RunMany:
+        return run_many(effect.programs, backend)  # type: ignore[attr-defined]
+    raise Misuse(f"{kind.__name__} is for shells, which run on the async driver (run_async)")
+
+
+def call_function(effect: Call) -> Any:
+    """Run a user's function on this thread; Misuse when it is a coroutine function, which needs the async driver."""
+    result = effect.function(*effect.args, **effect.kwargs)
+    if inspect.iscoroutine(result):
+        result.close()
+        name = getattr(effect.function, "__qualname__", repr(effect.function))
+        raise Misuse(f"{name} is a coroutine function; use casework.open_async, or make it a plain function")
+    return result
+
+
+class _Runner:
+    """One program of a group: where it stands, and what it is to be sent next."""
+
+    __slots__ = ("answer", "effect", "error", "outcome", "program", "steps")
+
+    def __init__(self, program: Program[Any]) -> None:
+        self.program = program
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.effect: Any = None
+        self.outcome: Outcome[Any] | None = None
+        self.steps = 0
+
+    def advance(self, backend: Backend) -> None:
+        """Step to the next effect of the store, sleep or call; answer the quick ones on the way."""
+        program = self.program
+        answer, error = self.answer, self.error
+        self.answer = self.error = None
+        try:
+            while True:
+                self.steps += 1
+                effect = program.send(answer) if error is None else program.throw(error)
+                kind = type(effect)
+                if kind is Now:
+                    answer, error = backend.now(), None
+                elif kind is Token:
+                    answer, error = backend.token(), None
+                elif self.steps > STEP_LIMIT:
+                    program.close()
+                    raise StepLimit(f"a program took more than {STEP_LIMIT:,} steps and was stopped: {program!r}")
+                else:
+                    self.effect = effect
+                    return
+        except StopIteration as stop:
+            self.outcome = Outcome(stop.value)
+        except BaseException as raised:
+            self.outcome = Outcome(error=raised)
+            if not isinstance(raised, Exception):
+                raise
+
+
+def run_many(programs: Sequence[Program[Any]], backend: Backend) -> list[Outcome[Any]]:
+    """Carry a group of programs in lockstep: the reads of all, then the writes of all in one go, then the rest.
+
+    Programs that read are served before any that writes, so that a group's writes share one commit. A user's function
+    runs when no read or write is waiting: a slow one delays nobody's commit.
+    """
+    runners = [_Runner(program) for program in programs]
+    try:
+        _advance_all(runners, backend)
+        waiting = [runner for runner in runners if runner.outcome is None]
+        while waiting:
+            chosen, carry_out = _choose(waiting)
+            carry_out(chosen, backend)
+            _advance_all(chosen, backend)
+            waiting = [runner for runner in waiting if runner.outcome is None]
+    except BaseException:
+        for runner in runners:
+            if runner.outcome is None:
+                runner.program.close()
+        raise
+    return [runner.outcome for runner in runners]  # type: ignore[misc]
+
+
+def _advance_all(runners: Sequence[_Runner], backend: Backend) -> None:
+    for runner in runners:
+        runner.advance(backend)
+
+
+def _choose(waiting: list[_Runner]) -> tuple[list[_Runner], Callable[[list[_Runner], Backend], None]]:
+    """Who goes next: readers, else writers, else one of the others (those who sleep last)."""
+    readers = [runner for runner in waiting if type(runner.effect) in READS]
+    if readers:
+        return readers, _carry_out_together
+    writers = [runner for runner in waiting if type(runner.effect) in WRITES]
+    if writers:
+        return writers, _carry_out_together
+    for runner in waiting:
+        if type(runner.effect) is not Sleep:
+            return [runner], _carry_out_alone
+    return [min(waiting, key=lambda runner: runner.effect.seconds)], _carry_out_alone
+
+
+def _carry_out_together(runners: list[_Runner], backend: Backend) -> None:
+    outcomes = backend.execute_many([runner.effect for runner in runners])
+    for runner, outcome in zip(runners, outcomes, strict=True):
+        runner.answer, runner.error = outcome.value, outcome.error
+
+
+def _carry_out_alone(runners: list[_Runner], backend: Backend) -> None:
+    for runner in runners:
+        try:
+            runner.answer = perform(runner.effect, backend)
+        except BaseException as raised:
+            runner.error = raised

@@ -1,0 +1,169 @@
+"""The limits that hold on every store, and the check of a request before it is sent.
+
+They are DynamoDB's documented ones (Amazon DynamoDB Developer Guide, "Quotas" and "Item sizes and formats"), so that
+what works on an SQLite file works there too. Sizes are counted as DynamoDB counts them: the UTF-8 bytes of each name
+and value, a number as its digits need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from casework.errors import ItemTooLarge, Misuse
+from casework.kernel.conditions import AllOf, AnyOf, Compares, Condition, Equals, Not
+from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Table, Update
+
+MAX_ITEM_BYTES = 400 * 1024
+MAX_TRANSACTION_BYTES = 4 * 1024 * 1024
+MAX_TRANSACTION_WRITES = 100
+MAX_PARTITION_BYTES = 2048
+MAX_SORT_BYTES = 1024
+MIN_INT = -(2**63)
+MAX_INT = 2**63 - 1
+
+_SCALARS = frozenset((str, int, bool, bytes))
+
+
+def check_value(value: Any, where: str) -> int:
+    """The size of one attribute's value in bytes; Misuse when no store can hold it unchanged."""
+    kind = type(value)
+    if kind is str:
+        if "\0" in value:
+            raise Misuse(f"{where}: a string holds a NUL character (at position {value.index(chr(0))}); remove it")
+        if value.isascii():
+            return len(value)
+        try:
+            return len(value.encode())
+        except UnicodeEncodeError as error:
+            raise Misuse(f"{where}: {value!r:.60} is not valid Unicode text ({error.reason})") from None
+    if kind is bool:
+        return 1
+    if kind is int:
+        if not MIN_INT <= value <= MAX_INT:
+            raise Misuse(f"{where}: {value} does not fit in 64 bits; store it as a string")
+        return len(str(value)) // 2 + 2
+    if kind is bytes:
+        return len(value)
+    raise Misuse(
+        f"{where}: {value!r:.60} is a {kind.__name__}; an attribute is a str, int, bool or bytes"
+        + (" (leave the attribute out instead of storing None)" if value is None else "")
+    )
+
+
+def size_of(attributes: Mapping[str, Any], where: str) -> int:
+    """The size of an item's attributes in bytes; Misuse when one cannot be stored."""
+    total = 0
+    for name, value in attributes.items():
+        if type(name) is not str or not name or name.startswith("_") or len(name) > 255:
+            raise Misuse(f"{where}: {name!r:.60} is not an attribute name (1 to 255 characters, no leading underscore)")
+        total += len(name.encode()) + check_value(value, f"{where}.{name}")
+    return total
+
+
+def check_key(key: Key) -> int:
+    """The size of a key in bytes; Misuse when it cannot be one."""
+    table = key.table
+    size = _check_key_part(key.partition, "str", MAX_PARTITION_BYTES, f"{table.name}.{table.partition}")
+    if table.sort is not None:
+        size += _check_key_part(key.sort, table.sort_type, MAX_SORT_BYTES, f"{table.name}.{table.sort}")
+    elif key.sort is not None:
+        raise Misuse(f"{table.name} has no sort key, but {key.sort!r:.60} was given")
+    return size
+
+
+def _check_key_part(value: Any, kind: str, max_bytes: int, where: str) -> int:
+    expected = str if kind == "str" else int
+    if type(value) is not expected:
+        raise Misuse(f"{where}: {value!r:.60} is a {type(value).__name__}; this key is a {kind}")
+    size = check_value(value, where)
+    if kind == "str" and not 1 <= size <= max_bytes:
+        raise Misuse(f"{where}: a key has 1 to {max_bytes} bytes, this one has {size}: {value!r:.60}")
+    return size
+
+
+def _check_index_keys(table: Table, attributes: Mapping[str, Any]) -> None:
+    for index in table.indexes:
+        if index.partition in attributes:
+            where = f"{table.name}.{index.partition}"
+            _check_key_part(attributes[index.partition], "str", MAX_PARTITION_BYTES, where)
+        if index.sort in attributes:
+            where = f"{table.name}.{index.sort}"
+            _check_key_part(attributes[index.sort], index.sort_type, MAX_SORT_BYTES, where)
+
+
+def check_condition(condition: Condition | None, where: str) -> None:
+    """Misuse when a condition compares with a value that no store can hold, or orders booleans."""
+    if condition is None:
+        return
+    kind = type(condition)
+    if kind is Equals:
+        check_value(condition.value, where)  # type: ignore[attr-defined]
+    elif kind is Compares:
+        check_value(condition.value, where)  # type: ignore[attr-defined]
+        if type(condition.value) is bool:  # type: ignore[attr-defined]
+            raise Misuse(f"{where}: booleans have no order; compare them with equals()")
+    elif kind is AllOf or kind is AnyOf:
+        if not condition.conditions:  # type: ignore[attr-defined]
+            raise Misuse(f"{where}: {kind.__name__} of no conditions; leave the condition out")
+        for part in condition.conditions:  # type: ignore[attr-defined]
+            check_condition(part, where)
+    elif kind is Not:
+        check_condition(condition.condition, where)  # type: ignore[attr-defined]
+
+
+def check_write(write: AnyWrite) -> int:
+    """The size of one write in bytes, as far as it is known before it is sent (an update: what it sets)."""
+    if type(write) is Put:
+        table = write.table
+        try:
+            key = write.key
+        except KeyError as error:
+            raise Misuse(f"{table.name}: the item lacks its key attribute {error}: {sorted(write.item)}") from None
+        check_key(key)
+        size = size_of(write.item, str(key))
+        _check_index_keys(table, write.item)
+    elif type(write) is Update:
+        key = write.key
+        table = key.table
+        size = check_key(key) + size_of(write.set, str(key))
+        _check_index_keys(table, write.set)
+        for name in (*write.set, *write.remove):
+            if name == table.partition or name == table.sort:
+                raise Misuse(f"{key}: {name!r} is the item's key and cannot be changed; put a new item instead")
+        both = [name for name in write.remove if name in write.set]
+        if both:
+            raise Misuse(f"{key}: an update both sets and removes {both}; do one of them")
+        if any(type(name) is not str or not name or name.startswith("_") for name in write.remove):
+            raise Misuse(f"{key}: {list(write.remove)!r:.80} are not all attribute names")
+    elif type(write) is Delete or type(write) is Check:
+        key = write.key
+        size = check_key(key)
+    else:
+        raise Misuse(f"{write!r:.80} is not a Put, Update, Delete or Check")
+    if size > MAX_ITEM_BYTES:
+        raise ItemTooLarge(f"{key}: the item has {size:,} bytes, the limit is {MAX_ITEM_BYTES:,}; store less in it")
+    if write.when is not None:
+        check_condition(write.when, str(key))
+    return size
+
+
+def check_transaction(writes: Sequence[AnyWrite]) -> None:
+    """Misuse when a transaction breaks a limit: its number of writes, its size, or two writes of one item."""
+    if not 1 <= len(writes) <= MAX_TRANSACTION_WRITES:
+        raise ItemTooLarge(
+            f"a transaction has 1 to {MAX_TRANSACTION_WRITES} writes, this one has {len(writes)}; split it"
+        )
+    total = 0
+    seen = set()
+    for write in writes:
+        total += check_write(write)
+        key = write.key
+        place = (key.table.name, key.partition, key.sort)
+        if place in seen:
+            raise Misuse(f"a transaction has one write for each item, this one has two for {key}; merge them")
+        seen.add(place)
+    if total > MAX_TRANSACTION_BYTES:
+        raise ItemTooLarge(
+            f"a transaction has at most {MAX_TRANSACTION_BYTES:,} bytes, this one has {total:,}; split it"
+        )

@@ -1,0 +1,184 @@
+"""Programs: domain operations as generators, and one typed helper for each effect.
+
+``Program[T]`` yields effects and returns a ``T``. Inside a program every effect is used through its helper, with
+``yield from``, so that its result has an exact type::
+
+    def rename(id: str, name: str) -> Program[bool]:
+        item = yield from get(USERS.key(id))
+        if item is None:
+            return False
+        yield from write(Update(USERS.key(id), {"name": name}, when=equals("name", item["name"])))
+        return True
+
+An error of the store is raised at the yield. ``except BaseException`` may yield a release and must re-raise;
+``GeneratorExit`` may not yield.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from casework.errors import Contention, Throttled
+from casework.kernel.effects import (
+    All,
+    Call,
+    Effect,
+    Flag,
+    Get,
+    GetMany,
+    Handle,
+    Instant,
+    Now,
+    Outcome,
+    Page,
+    Query,
+    Race,
+    RunMany,
+    Signal,
+    Sleep,
+    Spawn,
+    Token,
+    Transact,
+    Write,
+)
+from casework.kernel.items import AnyWrite, Item, Key, Put, Table, Update
+from casework.kernel.retry import RetryPolicy
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+Program = Generator[Effect, Any, T]
+"""A domain operation: yields effects, returns a ``T``."""
+
+
+def get(key: Key) -> Program[Item | None]:
+    """The item at ``key``, read consistently."""
+    item: Item | None = yield Get(key)
+    return item
+
+
+def get_many(keys: Sequence[Key]) -> Program[list[Item | None]]:
+    """The items at ``keys``, in order, each read consistently."""
+    items: list[Item | None] = (yield GetMany(keys)) if keys else []
+    return items
+
+
+def query(
+    table: Table,
+    partition: str,
+    *,
+    index: str | None = None,
+    low: str | int | None = None,
+    high: str | int | None = None,
+    limit: int | None = None,
+    reverse: bool = False,
+    after: str | None = None,
+) -> Program[Page]:
+    """One page of a partition; see :class:`casework.kernel.effects.Query`."""
+    page: Page = yield Query(table, partition, index, low, high, limit, reverse, after)
+    return page
+
+
+def query_all(
+    table: Table,
+    partition: str,
+    *,
+    low: str | int | None = None,
+    high: str | int | None = None,
+) -> Program[list[Item]]:
+    """All items of a range of one partition, page by page. For ranges whose size is bounded by their owner."""
+    items: list[Item] = []
+    after: str | None = None
+    while True:
+        page = yield from query(table, partition, low=low, high=high, after=after)
+        items += page.items
+        after = page.next
+        if after is None:
+            return items
+
+
+def all_reads(reads: Sequence[Get | GetMany | Query]) -> Program[list[Any]]:
+    """The answers to several reads, in order."""
+    answers: list[Any] = yield All(reads)
+    return answers
+
+
+def write(one: Put | Update) -> Program[None]:
+    """One put or update, at the price of a plain write."""
+    yield Write(one)
+
+
+def transact(writes: Sequence[AnyWrite]) -> Program[None]:
+    """All of the writes, or none."""
+    yield Transact(writes)
+
+
+def now() -> Program[Instant]:
+    """The store's time, with its bounds."""
+    instant: Instant = yield Now()
+    return instant
+
+
+def token() -> Program[str]:
+    """A fresh random identifier."""
+    text: str = yield Token()
+    return text
+
+
+def sleep(seconds: float) -> Program[None]:
+    """Let ``seconds`` pass."""
+    yield Sleep(seconds)
+
+
+def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Program[T]:
+    """The result of a short function of the user's."""
+    result: T = yield Call(function, args, kwargs)
+    return result
+
+
+def call_blocking(function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Program[Any]:
+    """The result of a function that may take long or is a coroutine function."""
+    result = yield Call(function, args, kwargs, may_block=True)
+    return result
+
+
+def run_together(programs: Sequence[Program[T]]) -> Program[list[Outcome[T]]]:
+    """Run programs side by side and wait for all."""
+    outcomes: list[Outcome[T]] = (yield RunMany(programs)) if programs else []
+    return outcomes
+
+
+def spawn(program: Program[Any], name: str = "") -> Program[Handle]:
+    """Start a program beside this one."""
+    handle: Handle = yield Spawn(program, name)
+    return handle
+
+
+def race(*waits: Handle | Flag, timeout_s: float | None = None) -> Program[None]:
+    """Wait for the first of the handles and flags, at most ``timeout_s``."""
+    yield Race(waits, timeout_s)
+
+
+def signal(flag: Flag) -> Program[None]:
+    """Set a flag."""
+    yield Signal(flag)
+
+
+def retried(attempt: Callable[[], Program[T]], policy: RetryPolicy) -> Program[T]:
+    """``attempt()`` again after ``Contention`` and ``Throttled``, by ``policy``; its last error when it gives up.
+
+    Both errors say that nothing was written, so a whole new attempt is safe. Nothing else is retried here.
+    """
+    lost = 0
+    started = yield from now()
+    while True:
+        try:
+            return (yield from attempt())
+        except (Contention, Throttled):
+            lost += 1
+            moment = yield from now()
+            if policy.gives_up(lost, (moment.middle_us - started.middle_us) / 1e6):
+                raise
+        dice = yield from token()
+        yield from sleep(policy.pause_s(lost, dice))

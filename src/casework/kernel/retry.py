@@ -1,0 +1,42 @@
+"""The retry policy: the one place that says how long to pause and when to give up.
+
+Full jitter: the pause is uniform between 0 and an exponentially growing bound (Exponential Backoff And Jitter, AWS
+Architecture Blog, 2015). Randomness is an effect, so the policy turns a token into a fraction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and how long to try again after a write that lost a race or was throttled."""
+
+    first_pause_s: float = 0.01
+    """Bound of the first pause, in seconds."""
+    max_pause_s: float = 1.0
+    """No pause is longer."""
+    rounds_max: int = 12
+    """Give up after so many lost rounds in a row."""
+    deadline_s: float = 20.0
+    """Give up when so much time has passed since the first attempt."""
+
+    def gives_up(self, lost_rounds: int, elapsed_s: float) -> bool:
+        """Whether to stop after so many lost rounds in a row and so much time."""
+        return lost_rounds >= self.rounds_max or elapsed_s >= self.deadline_s
+
+    def pause_s(self, lost_rounds: int, dice: str) -> float:
+        """Seconds to pause after the given number of lost rounds (1 or more); ``dice`` is a fresh token."""
+        bound = min(self.max_pause_s, self.first_pause_s * 2.0 ** min(lost_rounds - 1, 30))
+        return bound * fraction(dice)
+
+
+def fraction(dice: str) -> float:
+    """A number in [0, 1) that is uniform when ``dice`` is a fresh token."""
+    digest = hashlib.blake2b(dice.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2.0**64
+
+
+DEFAULT_RETRY = RetryPolicy()

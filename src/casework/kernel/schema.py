@@ -1,0 +1,53 @@
+"""Every table of casework, in one place, and the format number of its items.
+
+Each item carries ``format``. An item of a newer format than ``FORMAT`` is refused unchanged and never rewritten by
+older code: see :func:`check_format`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from casework.errors import CorruptItem, NewerFormat
+from casework.kernel.items import Index, Table
+
+FORMAT = 1
+
+EXECUTIONS = Table(
+    name="executions",
+    partition="id",
+    sort="sort",
+    indexes=(
+        Index(name="pending", partition="pending", sort="rank_us", sort_type="int"),
+        Index(name="listing", partition="listing", sort="listed"),
+    ),
+    ttl="expires_at_s",
+)
+"""One partition per execution: its state at sort ``0``, its messages, tasks, dead letters and trace beside it."""
+
+MACHINES = Table(name="machines", partition="hash")
+"""Definitions by the hash of their content."""
+
+REGISTRY = Table(name="registry", partition="kind", sort="name", ttl="expires_at_s")
+"""Settings made with the tables, and the workers' heartbeats."""
+
+TABLES = (EXECUTIONS, MACHINES, REGISTRY)
+
+DEFAULT_BUCKETS = 16
+"""Buckets of the ``pending`` and ``listing`` indexes, fixed when the tables are made."""
+
+
+def bucket_of(id: str, buckets: int) -> int:
+    """The bucket of an execution: spreads the indexes over partitions, and workers over executions."""
+    return zlib.crc32(id.encode()) % buckets
+
+
+def check_format(item: Mapping[str, Any], what: str) -> None:
+    """Raise NewerFormat when ``item`` was written by newer code, CorruptItem when it has no format number."""
+    found = item.get("format")
+    if type(found) is not int:
+        raise CorruptItem(f"{what} has no format number; its attributes are {sorted(item)}")
+    if found > FORMAT:
+        raise NewerFormat(f"{what} has format {found}, this casework reads up to {FORMAT}; upgrade this process")

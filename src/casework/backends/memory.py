@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from casework.backends.port import LARGEST_PAGE_BYTES, StoreEffect
+from casework.backends.refusals import raise_refusals
 from casework.backends.surroundings import Clock, HostClock, SeededTokens, random_token
-from casework.errors import ConditionFailed, MissingTable, Misuse, Refusal
+from casework.errors import MissingTable, Misuse, Refusal
 from casework.kernel.conditions import evaluate
 from casework.kernel.cursor import make_cursor, read_cursor
 from casework.kernel.effects import Get, GetMany, Instant, Outcome, Page, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Index, Item, Key, Table, apply_write
-from casework.kernel.limits import MAX_ITEM_BYTES, check_key, check_transaction, check_write, size_of
+from casework.kernel.limits import MAX_ITEM_BYTES, check_key, check_query, check_transaction, check_write, size_of
 
 _Place = tuple[str | int, str, str | int | None]
 
@@ -154,41 +155,6 @@ def _keys_only(table: Table, index: Index, item: Item) -> Item:
     return {name: item[name] for name in names if name is not None and name in item}
 
 
-def check_query(query: Query) -> None:
-    """Misuse when a query cannot work: its limit, its key, its bounds, or its index."""
-    if query.limit is not None and query.limit < 1:
-        raise Misuse(f"{query.table.name}: limit is {query.limit}; it must be at least 1")
-    sort_type = query.table.sort_type
-    if query.index is not None:
-        try:
-            sort_type = query.table.index(query.index).sort_type
-        except KeyError as error:
-            raise Misuse(str(error.args[0])) from None
-    elif query.table.sort is None and (query.low is not None or query.high is not None):
-        raise Misuse(f"{query.table.name} has no sort key, so it has no bounds to query between")
-    expected = str if sort_type == "str" else int
-    for bound in (query.low, query.high):
-        if bound is not None and (type(bound) is not expected or bound == ""):
-            raise Misuse(f"{query.table.name}: {bound!r:.60} is no bound for a sort key of type {sort_type}")
-    if query.low is not None and query.high is not None and query.low > query.high:  # type: ignore[operator]
-        raise Misuse(f"{query.table.name}: the low bound {query.low!r} is above the high bound {query.high!r}")
-    if type(query.partition) is not str or not query.partition:
-        raise Misuse(f"{query.table.name}: {query.partition!r:.60} is not a partition; it must be a non-empty string")
-
-
-def raise_refusals(refusals: Sequence[Refusal | None]) -> None:
-    """Raise the error that these refusals amount to: a failed condition first, then a limit; none: return."""
-    from casework.errors import ItemTooLarge
-
-    if any(refusal is not None and refusal.why == "condition" for refusal in refusals):
-        raise ConditionFailed([r if r is not None and r.why == "condition" else None for r in refusals])
-    for position, refusal in enumerate(refusals):
-        if refusal is not None:
-            raise ItemTooLarge(
-                f"write {position}: with what is stored already, the item would be over {MAX_ITEM_BYTES:,} bytes"
-            )
-
-
 class MemoryBackend:
     """A store in this process's memory.
 
@@ -205,22 +171,21 @@ class MemoryBackend:
 
     def execute(self, effect: StoreEffect) -> Any:
         """Carry out one effect; see :class:`casework.backends.port.Backend`."""
-        kind = type(effect)
-        if kind is Write:
+        if isinstance(effect, Write):
             check_write(effect.write)
             return self._commit([effect.write])
-        if kind is Transact:
+        if isinstance(effect, Transact):
             check_transaction(effect.writes)
             return self._commit(effect.writes)
-        if kind is Query:
+        if isinstance(effect, Query):
             check_query(effect)
             with self._lock:
                 return self.tables.query(effect)
-        if kind is Get:
+        if isinstance(effect, Get):
             check_key(effect.key)
             with self._lock:
                 return self.tables.get(effect.key)
-        if kind is GetMany:
+        if isinstance(effect, GetMany):
             for key in effect.keys:
                 check_key(key)
             with self._lock:

@@ -161,13 +161,14 @@ class Spawn(Effect, frozen=True):
 class Handle:
     """A spawned program. ``done`` turns true when it has ended; ``outcome`` then says how."""
 
-    __slots__ = ("cancel_requested", "name", "outcome", "wake")
+    __slots__ = ("cancel_requested", "name", "outcome", "task", "wake")
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.outcome: Outcome[Any] | None = None
         self.cancel_requested = False
         self.wake: Callable[[], None] | None = None
+        self.task: Any = None  # the driver's own
 
     @property
     def done(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from casework.errors import ItemTooLarge, Misuse
 from casework.kernel.conditions import AllOf, AnyOf, Compares, Condition, Equals, Not
+from casework.kernel.effects import Query
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Table, Update
 
 MAX_ITEM_BYTES = 400 * 1024
@@ -167,3 +168,25 @@ def check_transaction(writes: Sequence[AnyWrite]) -> None:
         raise ItemTooLarge(
             f"a transaction has at most {MAX_TRANSACTION_BYTES:,} bytes, this one has {total:,}; split it"
         )
+
+
+def check_query(query: Query) -> None:
+    """Misuse when a query cannot work: its limit, its key, its bounds, or its index."""
+    if query.limit is not None and query.limit < 1:
+        raise Misuse(f"{query.table.name}: limit is {query.limit}; it must be at least 1")
+    sort_type = query.table.sort_type
+    if query.index is not None:
+        try:
+            sort_type = query.table.index(query.index).sort_type
+        except KeyError as error:
+            raise Misuse(str(error.args[0])) from None
+    elif query.table.sort is None and (query.low is not None or query.high is not None):
+        raise Misuse(f"{query.table.name} has no sort key, so it has no bounds to query between")
+    expected = str if sort_type == "str" else int
+    for bound in (query.low, query.high):
+        if bound is not None and (type(bound) is not expected or bound == ""):
+            raise Misuse(f"{query.table.name}: {bound!r:.60} is no bound for a sort key of type {sort_type}")
+    if query.low is not None and query.high is not None and query.low > query.high:  # type: ignore[operator]
+        raise Misuse(f"{query.table.name}: the low bound {query.low!r} is above the high bound {query.high!r}")
+    if type(query.partition) is not str or not query.partition:
+        raise Misuse(f"{query.table.name}: {query.partition!r:.60} is not a partition; it must be a non-empty string")

@@ -102,8 +102,8 @@ class MemoryTables:
         """One page of a partition of a table or an index."""
         stored = self._stored(query.table)
         places = (stored.order if query.index is None else stored.index_order[query.index]).get(query.partition, [])
-        start = 0 if query.low is None else bisect.bisect_left(places, query.low, key=lambda p: p[0])  # type: ignore[arg-type, return-value]
-        stop = len(places) if query.high is None else bisect.bisect_right(places, query.high, key=lambda p: p[0])  # type: ignore[arg-type, return-value]
+        start = 0 if query.low is None else bisect.bisect_left(places, query.low, key=lambda p: p[0])
+        stop = len(places) if query.high is None else bisect.bisect_right(places, query.high, key=lambda p: p[0])
         position = read_cursor(query)
         if position is not None and not query.reverse:
             start = max(start, bisect.bisect_right(places, position))

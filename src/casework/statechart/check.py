@@ -1,0 +1,125 @@
+"""What can only be said once the functions are registered, and what is permitted but probably not meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from casework.errors import InvalidMachine
+from casework.statechart.load.source import suggestion
+from casework.statechart.nodes import StateNode, Transition
+
+if TYPE_CHECKING:
+    from casework.statechart.model import Machine
+
+
+class Problem(NamedTuple):
+    """One finding."""
+
+    severity: str
+    """``error``: the machine cannot run here as it is. ``warning``: it can, and will hardly do what was meant."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.text}"
+
+
+def check_machine(machine: Machine) -> list[Problem]:
+    """All findings, errors first."""
+    found = [*_functions(machine), *_invocations(machine), *_unreachable(machine), *_shadowed(machine)]
+    return sorted(found, key=lambda problem: problem.severity)
+
+
+def _at(machine: Machine, state: StateNode) -> str:
+    return machine.lines.get(state.path) or f"{machine.name}: {state.path or '(top)'}"
+
+
+def _functions(machine: Machine) -> list[Problem]:
+    found = []
+    for kind, named, registered in (
+        ("action", machine.names.actions, machine.actions),
+        ("guard", machine.names.guards, machine.guards),
+        ("task", machine.names.only_tasks, machine.tasks),
+    ):
+        for name in sorted(named - set(registered)):
+            hint = suggestion(name, registered) if registered else f"@machine.{kind} on a function of that name"
+            found.append(Problem("error", f"{machine.name}: the {kind} {name!r} is named but not registered ({hint})"))
+    return found
+
+
+def _invocations(machine: Machine) -> list[Problem]:
+    found = []
+    for state in machine.tables.states:
+        for invoke in state.invokes:
+            kind = invoke.kind
+            if kind == "name":
+                try:
+                    kind = machine.invocation_kind(invoke.src)
+                except InvalidMachine as error:
+                    found.append(Problem("error", f"{_at(machine, state)}: {error}"))
+                    continue
+            if kind == "machine" and invoke.kind == "machine" and machine.machines and invoke.src not in machine.machines:
+                fix = suggestion(invoke.src, machine.machines)
+                found.append(Problem("error", f"{_at(machine, state)}: no machine {invoke.src!r} is open ({fix})"))
+            if kind == "task" and invoke.each is not None:
+                fix = "each starts machines; loop inside the task, or make it a machine"
+                found.append(Problem("error", f"{_at(machine, state)}: each on the task {invoke.src!r} ({fix})"))
+            if kind == "machine" and "heartbeat_us" in invoke.options:
+                found.append(Problem("warning", f"{_at(machine, state)}: a machine has no heartbeat (remove it)"))
+    return found
+
+
+def _unreachable(machine: Machine) -> list[Problem]:
+    root = machine.tables.root
+    reached: set[StateNode] = set()
+    waiting: list[StateNode] = [root]
+    while waiting:
+        state = waiting.pop()
+        if state in reached:
+            continue
+        reached.add(state)
+        waiting += state.ancestors
+        if state.kind == "compound" or state.kind == "history":
+            waiting += state.default
+        if state.kind == "history" and not state.default and state.parent is not None:
+            waiting += state.parent.default or state.parent.children
+        if state.kind == "parallel":
+            waiting += state.children
+        for transition in state.transitions:
+            waiting += transition.targets
+    found = []
+    for state in machine.tables.states:
+        if state not in reached and state.kind != "history" and (state.parent in reached):
+            text = f"{_at(machine, state)}: the state {state.path!r} cannot be reached (no transition leads to it)"
+            found.append(Problem("warning", text))
+    return found
+
+
+def _shadowed(machine: Machine) -> list[Problem]:
+    """A transition behind one without guard that matches everything it matches."""
+    found = []
+    for state in machine.tables.states:
+        earlier: list[Transition] = []
+        for transition in state.transitions:
+            for descriptor in transition.descriptors or ("",):
+                blocker = next((each for each in earlier if _covers(each, transition, descriptor)), None)
+                if blocker is not None:
+                    name = descriptor or "always"
+                    by = " ".join(blocker.descriptors) or "always"
+                    fix = f"put it before {by!r}, which is taken first" if by != name else "only the last may have no guard"
+                    found.append(Problem("warning", f"{_at(machine, state)}: {name!r} is never taken here ({fix})"))
+            if transition.guard is None:
+                earlier.append(transition)
+    return found
+
+
+def _covers(earlier: Transition, later: Transition, descriptor: str) -> bool:
+    if not descriptor or not earlier.descriptors:
+        return not descriptor and not earlier.descriptors
+    if descriptor == "*":
+        return "*" in earlier.descriptors
+    return earlier.matches(descriptor.removesuffix(".*"))
+
+
+def describe(problems: list[Any]) -> str:
+    """All findings, one a line."""
+    return "\n".join(str(problem) for problem in problems)

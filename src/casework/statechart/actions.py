@@ -19,7 +19,10 @@ from casework.statechart.snapshot import CancelSend, Event, Log, Send
 
 
 class UnboundFunction(InvalidMachine):
-    """A step reached a function that this process has not registered; nothing of the step counts. Not the chart's fault."""
+    """A step reached a function that is not registered in this process; nothing of the step counts.
+
+    It is not the chart's fault: another process, or a later version of this one, may have it.
+    """
 
 
 class FunctionEvent(dict[str, Any]):
@@ -71,7 +74,7 @@ def compile_block(actions: list[dict[str, Any]], where: str, registries: Registr
                 only(run)
             except UnboundFunction:
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it belongs to the chart
                 raise_error(run, error, where)
 
         return Block(single, asks)
@@ -82,7 +85,7 @@ def compile_block(actions: list[dict[str, Any]], where: str, registries: Registr
                 op(run)
         except UnboundFunction:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it belongs to the chart
             raise_error(run, error, where)
 
     return Block(block, asks)
@@ -110,7 +113,7 @@ def compile_guard(guard: dict[str, Any] | None, where: str, registries: Registri
             return bool(test(run))
         except UnboundFunction:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it belongs to the chart
             raise_error(run, error, where)
             return False
 
@@ -175,7 +178,10 @@ def _named(action: dict[str, Any], registries: Registries) -> Op:
 
 def _checked(value: Any, key: str) -> Any:
     kind = type(value)
-    if kind is bool or value is None or (kind is str and value.isascii()) or (kind is int and INT_MIN <= value <= INT_MAX):
+    if kind is str:
+        if value.isascii():
+            return value
+    elif kind is bool or value is None or (kind is int and INT_MIN <= value <= INT_MAX):
         return value
     return checked_copy(value, f"context.{key}")
 

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 from casework.errors import InvalidMachine
+from casework.statechart.compile import Tables
 from casework.statechart.load.source import suggestion
+from casework.statechart.names import Names
 from casework.statechart.nodes import StateNode, Transition
 
-if TYPE_CHECKING:
-    from casework.statechart.model import Machine
+
+class Checked(Protocol):
+    """What is asked of a machine here."""
+
+    name: str
+    lines: dict[str, str]
+    tables: Tables
+    names: Names
+
+    @property
+    def actions(self) -> Mapping[str, Any]: ...
+    @property
+    def guards(self) -> Mapping[str, Any]: ...
+    @property
+    def tasks(self) -> Mapping[str, Any]: ...
+    @property
+    def machines(self) -> frozenset[str]: ...
+    def invocation_kind(self, src: str) -> str: ...
 
 
 class Problem(NamedTuple):
@@ -23,17 +42,17 @@ class Problem(NamedTuple):
         return f"{self.severity}: {self.text}"
 
 
-def check_machine(machine: Machine) -> list[Problem]:
+def check_machine(machine: Checked) -> list[Problem]:
     """All findings, errors first."""
     found = [*_functions(machine), *_invocations(machine), *_unreachable(machine), *_shadowed(machine)]
     return sorted(found, key=lambda problem: problem.severity)
 
 
-def _at(machine: Machine, state: StateNode) -> str:
+def _at(machine: Checked, state: StateNode) -> str:
     return machine.lines.get(state.path) or f"{machine.name}: {state.path or '(top)'}"
 
 
-def _functions(machine: Machine) -> list[Problem]:
+def _functions(machine: Checked) -> list[Problem]:
     found = []
     for kind, named, registered in (
         ("action", machine.names.actions, machine.actions),
@@ -46,7 +65,7 @@ def _functions(machine: Machine) -> list[Problem]:
     return found
 
 
-def _invocations(machine: Machine) -> list[Problem]:
+def _invocations(machine: Checked) -> list[Problem]:
     found = []
     for state in machine.tables.states:
         for invoke in state.invokes:
@@ -57,7 +76,7 @@ def _invocations(machine: Machine) -> list[Problem]:
                 except InvalidMachine as error:
                     found.append(Problem("error", f"{_at(machine, state)}: {error}"))
                     continue
-            if kind == "machine" and invoke.kind == "machine" and machine.machines and invoke.src not in machine.machines:
+            if invoke.kind == "machine" and machine.machines and invoke.src not in machine.machines:
                 fix = suggestion(invoke.src, machine.machines)
                 found.append(Problem("error", f"{_at(machine, state)}: no machine {invoke.src!r} is open ({fix})"))
             if kind == "task" and invoke.each is not None:
@@ -68,7 +87,7 @@ def _invocations(machine: Machine) -> list[Problem]:
     return found
 
 
-def _unreachable(machine: Machine) -> list[Problem]:
+def _unreachable(machine: Checked) -> list[Problem]:
     root = machine.tables.root
     reached: set[StateNode] = set()
     waiting: list[StateNode] = [root]
@@ -94,7 +113,7 @@ def _unreachable(machine: Machine) -> list[Problem]:
     return found
 
 
-def _shadowed(machine: Machine) -> list[Problem]:
+def _shadowed(machine: Checked) -> list[Problem]:
     """A transition behind one without guard that matches everything it matches."""
     found = []
     for state in machine.tables.states:
@@ -105,7 +124,9 @@ def _shadowed(machine: Machine) -> list[Problem]:
                 if blocker is not None:
                     name = descriptor or "always"
                     by = " ".join(blocker.descriptors) or "always"
-                    fix = f"put it before {by!r}, which is taken first" if by != name else "only the last may have no guard"
+                    fix = "only the last of several may have no guard"
+                    if by != name:
+                        fix = f"put it before {by!r}, which is taken first"
                     found.append(Problem("warning", f"{_at(machine, state)}: {name!r} is never taken here ({fix})"))
             if transition.guard is None:
                 earlier.append(transition)
@@ -118,8 +139,3 @@ def _covers(earlier: Transition, later: Transition, descriptor: str) -> bool:
     if descriptor == "*":
         return "*" in earlier.descriptors
     return earlier.matches(descriptor.removesuffix(".*"))
-
-
-def describe(problems: list[Any]) -> str:
-    """All findings, one a line."""
-    return "\n".join(str(problem) for problem in problems)

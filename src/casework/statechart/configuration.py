@@ -61,8 +61,30 @@ class Configuration:
 
 
 def configuration_of(tables: Tables, paths: list[str]) -> Configuration:
-    """The configuration with these atomic states. Raises KeyError for a path that the machine does not have."""
-    return intern(tables, tuple(tables.by_path[path] for path in paths))
+    """The configuration with these atomic states.
+
+    Raises KeyError for a path that the machine does not have, ValueError when these states cannot be active together.
+    """
+    nodes = tuple(tables.by_path[path] for path in paths)
+    if not is_legal(tables.root, nodes):
+        raise ValueError(paths)
+    return intern(tables, nodes)
+
+
+def is_legal(root: StateNode, nodes: tuple[StateNode, ...]) -> bool:
+    """Whether these are the active atomic states of a legal configuration, in document order (SCXML 3.11)."""
+    active = {state for node in nodes for state in (node, *node.ancestors)}
+    expected: list[StateNode] = []
+
+    def collect(state: StateNode) -> bool:
+        if state.is_atomic:
+            expected.append(state)
+            return True
+        inside = [child for child in state.children if child in active]
+        wanted = 1 if state.kind == "compound" else len(state.children)
+        return len(inside) == wanted and all(collect(child) for child in inside)
+
+    return root in active and collect(root) and tuple(expected) == nodes
 
 
 def intern(tables: Tables, nodes: tuple[StateNode, ...]) -> Configuration:
@@ -84,11 +106,12 @@ def names_of(active: Any) -> frozenset[str]:
 def _candidates(configuration: Configuration, event_type: str | None) -> Candidates | None:
     groups = []
     for atomic in configuration.nodes:
-        group = []
+        group: list[Transition] = []
         for state in (atomic, *atomic.ancestors):
-            for transition in state.transitions:
-                if not transition.descriptors if event_type is None else transition.matches(event_type):
-                    group.append(transition)
+            if event_type is None:
+                group += [each for each in state.transitions if not each.descriptors]
+            else:
+                group += [each for each in state.transitions if each.matches(event_type)]
         if group:
             # What stands behind one without guard can never be reached.
             last = next((i for i, each in enumerate(group) if each.guard is None), len(group))
@@ -191,7 +214,7 @@ def domain_of(transition: Transition, targets: list[StateNode]) -> StateNode | N
     if not transition.reenter and all(target is source or source.holds(target) for target in targets):
         return source
     for ancestor in source.ancestors:
-        if ancestor.kind == "compound" or ancestor.parent is None:
-            if all(ancestor.holds(target) for target in targets):
-                return ancestor
+        is_candidate = ancestor.kind == "compound" or ancestor.parent is None
+        if is_candidate and all(ancestor.holds(target) for target in targets):
+            return ancestor
     return None if transition.reenter or source.parent is None else source.ancestors[-1]

@@ -171,7 +171,7 @@ class _Rebuild(ast.NodeTransformer):
         )
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.AST:
-        return self.visit(ast.List(node.elts, ast.Load()))
+        return ast.List([self.visit(each) for each in node.elts], ast.Load())
 
     def visit_Starred(self, node: ast.Starred) -> ast.AST:
         return ast.Starred(self.visit(node.value), ast.Load())
@@ -191,15 +191,14 @@ class _Rebuild(ast.NodeTransformer):
             return self._in(node)
         if name not in FUNCTIONS:
             close = difflib.get_close_matches(name, FUNCTIONS, 1)
-            raise ExpressionError(
-                f"unknown function {name!r} ({f'did you mean {close[0]!r}?' if close else 'known: ' + ', '.join(FUNCTIONS)})"
-            )
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(FUNCTIONS)}"
+            raise ExpressionError(f"unknown function {name!r} ({hint})")
         if len(node.args) > _MAX_ARGUMENTS.get(name, 100):
             raise ExpressionError(f"{name}() takes at most {_MAX_ARGUMENTS[name]} arguments")
         for keyword in node.keywords:
             if keyword.arg not in _KEYWORDS.get(name, ()):
                 raise ExpressionError(f"{name}() takes no argument {keyword.arg!r} here")
-        arguments = [
+        arguments: list[Any] = [
             self._loop(each) if isinstance(each, ast.GeneratorExp) else self.visit(each) for each in node.args
         ]
         keywords = [ast.keyword(keyword.arg, self.visit(keyword.value)) for keyword in node.keywords]

@@ -17,7 +17,7 @@ INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 MAX_DEPTH = 100
 """Deeper nesting is refused: it is a mistake (a cycle, mostly), and decoders elsewhere stop near there as well."""
 
-_FIXES = {
+_FIXES: dict[type, str] = {
     tuple: "use a list",
     set: "use a sorted list",
     frozenset: "use a sorted list",
@@ -95,6 +95,6 @@ def _checked_text(value: str, where: str) -> str:
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:
+    except Exception:  # noqa: BLE001 - any class may have any repr
         text = "a value"
     return text if len(text) <= 80 else text[:77] + "..."

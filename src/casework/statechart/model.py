@@ -28,7 +28,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Machine:
     """A statechart with its functions. Make one with :meth:`load`, :meth:`from_yaml` or :meth:`from_dict`."""
 
-    def __init__(self, definition: dict[str, Any], registries: Registries | None = None, lines: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        definition: dict[str, Any],
+        registries: Registries | None = None,
+        lines: Mapping[str, str] | None = None,
+    ) -> None:
         """For the loaders and ``rebound``: ``definition`` is normalised, ``lines`` says where each state stands."""
         self.definition: dict[str, Any] = definition
         """The normalised definition: JSON, and what the store keeps. Not to be changed."""
@@ -80,9 +85,10 @@ class Machine:
         raw = dict(definition)
         if is_normalised(raw):
             if raw["format"] != FORMAT:
-                raise InvalidMachine([
-                    f"{source}: format {raw['format']!r} of the stored definition is not known here (this casework reads {FORMAT})"
-                ])  # fmt: skip
+                message = (
+                    f"format {raw['format']!r} of the stored definition is not known; this casework reads {FORMAT}"
+                )
+                raise InvalidMachine([f"{source}: {message}"])
             return cls(raw)
         return cls._from_raw(raw, Problems(source))
 
@@ -120,7 +126,7 @@ class Machine:
     def task(self, function: F, /) -> F: ...
     @overload
     def task(self, *, name: str | None = None, version: str | int | None = None) -> Callable[[F], F]: ...
-    def task(self, function: F | None = None, /, *, name: str | None = None, version: str | int | None = None) -> Any:
+    def task(self, function: Any = None, *, name: str | None = None, version: str | int | None = None) -> Any:
         """Register a task: a side effect, run at least once, as ``fn(task, **input)``; plain or async."""
         return self._decorated("task", function, name, version)
 
@@ -128,7 +134,7 @@ class Machine:
     def action(self, function: F, /) -> F: ...
     @overload
     def action(self, *, name: str | None = None, version: str | int | None = None) -> Callable[[F], F]: ...
-    def action(self, function: F | None = None, /, *, name: str | None = None, version: str | int | None = None) -> Any:
+    def action(self, function: Any = None, *, name: str | None = None, version: str | int | None = None) -> Any:
         """Register an action: pure, ``fn(context, event)`` returns the changes of the context, or None for none."""
         return self._decorated("action", function, name, version)
 
@@ -136,7 +142,7 @@ class Machine:
     def guard(self, function: F, /) -> F: ...
     @overload
     def guard(self, *, name: str | None = None, version: str | int | None = None) -> Callable[[F], F]: ...
-    def guard(self, function: F | None = None, /, *, name: str | None = None, version: str | int | None = None) -> Any:
+    def guard(self, function: Any = None, *, name: str | None = None, version: str | int | None = None) -> Any:
         """Register a guard: pure, ``fn(context, event)`` returns whether the transition may be taken."""
         return self._decorated("guard", function, name, version)
 
@@ -154,7 +160,7 @@ class Machine:
     def _register(self, kind: str, function: Any, name: str | None, version: str | int | None) -> None:
         if not callable(function):
             raise Misuse(f"@{self.name}.{kind}: {function!r} is not a function (write @machine.{kind}(name=...))")
-        base = name or getattr(function, "__name__", "")
+        base = str(name or getattr(function, "__name__", ""))
         key = base if version is None else f"{base}@{version}"
         known = {"task": self.names.tasks, "action": self.names.actions, "guard": self.names.guards}[kind]
         if base.partition("@")[0] not in {each.partition("@")[0] for each in known}:
@@ -163,7 +169,7 @@ class Machine:
             raise Misuse(f"{kind} {base!r} is async or a generator; {kind}s are plain functions (a task may be async)")
         registry: dict[str, Any] = getattr(self._registries, kind + "s")
         if registry.get(key, function) is not function:
-            raise Misuse(f"{kind} {key!r} of machine {self.name!r} is registered already (give one a version or another name)")
+            raise Misuse(f"machine {self.name!r} has a {kind} {key!r} already (give one a version or another name)")
         registry[key] = function
 
     # --- invocations
@@ -180,12 +186,13 @@ class Machine:
             raise InvalidMachine([f"{self.name}: src {src!r} names a task and a machine ({fix})"])
         if not is_task and not is_machine:
             known = suggestion(src, [*self._registries.tasks, *self._machines])
-            raise UnboundFunction([f"{self.name}: src {src!r} names neither a task nor a machine that is known here ({known})"])
+            raise UnboundFunction([f"{self.name}: src {src!r} is neither a task nor a machine known here ({known})"])
         return "task" if is_task else "machine"
 
     def kind_of(self, invoke: Invoke) -> str:
         """``task`` or ``machine`` for an invocation of this machine; a name that nobody knows counts as a task,
-        or as a machine where it is invoked per element of a list (``check`` reports it)."""
+        or as a machine where it is invoked per element of a list (``check`` reports it).
+        """
         if invoke.kind != "name":
             return invoke.kind
         is_task, is_machine = invoke.src in self._registries.tasks, invoke.src in self._machines
@@ -204,7 +211,8 @@ class Machine:
 
     def accepts(self, event_type: str) -> bool:
         """Whether an event of this type from outside can be taken in some state. Reports on tasks, children and
-        timers are not events from outside."""
+        timers are not events from outside.
+        """
         found = self._accepted.get(event_type)
         if found is None:
             if len(self._accepted) >= 4096:
@@ -217,11 +225,11 @@ class Machine:
 
     def require_event(self, event_type: str) -> None:
         """Raise UnknownEvent, with the events that the machine knows, unless it accepts this one."""
-        if not isinstance(event_type, str) or not event_type:
+        if not event_type:
             raise UnknownEvent(f"{event_type!r} is not the type of an event (text, such as 'PaymentReceived')")
         if not self.accepts(event_type):
             raise UnknownEvent(
-                f"machine {self.name!r} has no event {event_type!r} ({suggestion(event_type, self.event_types)})"
+                f"machine {self.name!r} has no event {event_type!r} ({suggestion(str(event_type), self.event_types)})"
             )
 
     def state(self, path: str) -> StateNode:
@@ -229,7 +237,8 @@ class Machine:
         try:
             return self.tables.by_path[path]
         except KeyError:
-            raise Misuse(f"machine {self.name!r} has no state {path!r} ({suggestion(path, self.tables.by_path)})") from None
+            hint = suggestion(path, self.tables.by_path)
+            raise Misuse(f"machine {self.name!r} has no state {path!r} ({hint})") from None
 
     def check(self) -> list[Problem]:
         """Everything that is wrong or doubtful now that the functions are registered; empty when all is well."""

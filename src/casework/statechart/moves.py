@@ -56,7 +56,7 @@ def move_for(
     if found is None:
         asked = _History(history)
         found = _compute(tables, configuration, transitions, asked)
-        if not asked.was_read:
+        if not asked.was_read():
             if len(configuration.moves) >= MAX_MOVES:
                 configuration.moves.clear()
             configuration.moves[key] = found
@@ -70,10 +70,8 @@ def fixed_move(tables: Tables, configuration: Configuration, candidates: Candida
     enabled = list(dict.fromkeys(group[0] for group in candidates.groups))
     asked = _History({})
     chosen = without_conflicts(configuration, enabled, asked) if len(enabled) > 1 else enabled
-    if asked.was_read:
-        return None
-    move = move_for(tables, configuration, chosen, asked)
-    return None if asked.was_read else move
+    move = _compute(tables, configuration, chosen, asked)
+    return None if asked.was_read() else move
 
 
 def initial_move(tables: Tables) -> Move:
@@ -93,11 +91,14 @@ def exit_ops(configuration: Configuration) -> list[Op]:
 class _History(dict[str, list[str]]):
     """Remembers whether anybody asked."""
 
-    was_read = False
+    _was_read = False
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.was_read = True
+        self._was_read = True
         return super().get(key, default)
+
+    def was_read(self) -> bool:
+        return self._was_read
 
 
 # --- what is entered ----------------------------------------------------------------------------------------------
@@ -174,6 +175,7 @@ def _compute(
     tables: Tables, configuration: Configuration, transitions: list[Transition], history: dict[str, list[str]]
 ) -> Move:
     left: set[StateNode] = set()
+    overlay = _History({})
     entry = _Entry(history)
     for transition in transitions:
         left.update(exit_set(configuration, transition, history))
@@ -181,8 +183,7 @@ def _compute(
         node.path: _record(node, configuration) for state in left for node in state.histories
     }  # fmt: skip
     if recorded:
-        overlay = _History({**history, **recorded})
-        entry.history = overlay
+        entry.history = overlay = _History({**history, **recorded})
     for transition in transitions:
         if not transition.targets:
             continue
@@ -195,8 +196,8 @@ def _compute(
             entry.add_ancestors(target, domain)
         if domain is not None:
             entry.states = {each for each in entry.states if each is not domain and not each.holds(domain)}
-    if recorded and entry.history.was_read:  # type: ignore[attr-defined]
-        history.get("")
+    if overlay.was_read():
+        history.get("")  # the move depends on history, although only on what it records itself
     ordered = sorted(left, key=lambda state: -state.index)
     return _assemble(tables, ordered, transitions, entry, list(configuration.active), recorded)
 
@@ -242,9 +243,7 @@ def _leave(states: list[StateNode], active: set[StateNode], asks_active: bool) -
         if state.has_stay:
             ops.append(_end_stay(state))
         active.discard(state)
-    if asks_active and not states:
-        ops.append(_set_active(names_of(active)))
-    elif asks_active:
+    if asks_active:
         ops.append(_set_active(names_of(active)))
     return ops
 
@@ -310,7 +309,7 @@ def _reach_final(state: StateNode, parallels: list[StateNode]) -> Callable[[Run]
         if output is not None:
             try:
                 data = evaluate(run, output, where)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it belongs to the chart
                 raise_error(run, error, where)
         if parent.parent is not None:
             run.queue.append(Event(names[0], data))
@@ -340,7 +339,7 @@ def _begin_stay(state: StateNode) -> Op:
                 assert timer.template is not None
                 try:
                     wait_us = delay_us(evaluate(run, timer.template, where))
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - it belongs to the chart
                     raise_error(run, error, where)
                     continue
             delays.append((timer.name, wait_us))

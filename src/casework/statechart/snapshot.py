@@ -57,7 +57,7 @@ class ArmTimer(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelTimer(msgspec.Struct, frozen=True, tag=True):
-    """The timer of that stay is no longer wanted."""
+    """The timer of that stay is no longer wanted. It may be the one that has just fired."""
 
     name: str
     stay: int
@@ -103,7 +103,10 @@ class StopInvoke(msgspec.Struct, frozen=True, tag=True):
 
 
 class Send(msgspec.Struct, frozen=True, tag=True):
-    """Send an event after ``delay_us``. ``to`` is an execution id, ``parent``, ``child:<invoke id>``, or empty: itself."""
+    """Send an event after ``delay_us``.
+
+    ``to`` is an execution id, ``parent``, ``child:<invoke id>``, or empty for the execution itself.
+    """
 
     to: str
     event_type: str

@@ -58,7 +58,7 @@ def step(machine: Machine, snapshot: Snapshot, event: Event, now_us: int) -> Ste
 
     ``taken`` is False, and the snapshot the given one, when no transition is enabled, when the event belongs to a stay
     that is over, and when the chart has ended. Raises ``StepLimit`` when the chart does not come to rest, and
-    :class:`~casework.statechart.UnboundFunction` when a function that it needs is not registered here; then nothing counts.
+    :class:`~casework.statechart.UnboundFunction` when a function that it needs is not registered; then nothing counts.
     """
     if snapshot.status != "running":
         return Step(snapshot, [], False)
@@ -88,9 +88,7 @@ def step(machine: Machine, snapshot: Snapshot, event: Event, now_us: int) -> Ste
             op(run)
         if move.is_settled and not run.queue and not run.pending and not run.has_ended:
             return Step(
-                Snapshot(
-                    move.configuration.paths.copy(), run.context, "running", run.history, run.stays, run.stay_n
-                ),
+                Snapshot(move.configuration.paths.copy(), run.context, "running", run.history, run.stays, run.stay_n),
                 run.effects,
                 True,
             )
@@ -123,10 +121,13 @@ def _find(machine: Machine, paths: list[str]) -> Configuration:
     try:
         return configuration_of(machine.tables, paths)
     except KeyError as error:
-        raise Misuse(
-            f"{machine.name}: this definition ({machine.hash[:12]}) has no state {error.args[0]!r}; the snapshot belongs to "
-            "another one (step it with its own definition, or migrate it)"
-        ) from None
+        wrong = f"has no state {error.args[0]!r}"
+    except ValueError:
+        wrong = f"cannot be in {', '.join(map(repr, paths)) or 'no state'} at once"
+    raise Misuse(
+        f"{machine.name}: this definition ({machine.hash[:12]}) {wrong}; the snapshot belongs to another one "
+        "(step it with its own definition, or migrate it)"
+    )
 
 
 def _look_up(tables: Tables, configuration: Configuration, event_type: str) -> Candidates | None:
@@ -183,9 +184,10 @@ def _macrostep(run: Run, configuration: Configuration, count: int) -> Configurat
                 return configuration
         count += 1
         if count > MAX_MICROSTEPS or len(run.queue) - position > MAX_MICROSTEPS:
+            where = ", ".join(configuration.paths)
             raise StepLimit(
-                f"{run.machine.name}: no rest within {MAX_MICROSTEPS} microsteps; active: {', '.join(configuration.paths)}; "
-                "look for eventless transitions or raised events that go round in a circle"
+                f"{run.machine.name}: no rest within {MAX_MICROSTEPS} microsteps in {where} "
+                "(look for eventless transitions or raised events that go round in a circle)"
             )
         if enabled:
             configuration = _microstep(run, configuration, enabled)
@@ -207,7 +209,7 @@ def _end(run: Run, configuration: Configuration) -> Configuration:
         run.active = names_of(configuration.active)
         try:
             run.output = evaluate(run, root.output, "output of the machine")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it belongs to the chart
             raise_error(run, error, "output of the machine")
     errors = [event for event in run.queue[queued:] if _is_error(event.type)]
     if errors and not run.machine.tables.ignores_errors:
@@ -244,7 +246,7 @@ def _start_pending(run: Run, configuration: Configuration) -> None:
                 _invoke(run, state, stay, invoke)
             except InvalidMachine:
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it belongs to the chart
                 raise_error(run, error, where)
 
 
@@ -270,7 +272,8 @@ def _first_context(machine: Machine, input: Any) -> dict[str, Any]:
     template = machine.tables.context
     if template is None:
         if not isinstance(given, dict):
-            raise Misuse(f"{machine.name}: the input is a mapping, not {type(given).__name__} (or give the machine a context)")
+            kind = type(given).__name__
+            raise Misuse(f"{machine.name}: the input is a mapping, not {kind} (or give the machine a context)")
         return given
     try:
         context = template.evaluate({}, {}, Event("init"), frozenset(), given)

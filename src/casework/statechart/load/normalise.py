@@ -133,11 +133,11 @@ class _Normaliser:
         if kind in ("compound", "parallel") and not has_states:
             self.problems.add((*at, "type"), f"a {kind} state has no states", 'add "states", or remove the type')
         if kind in ("atomic", "final", "history") and raw.get("states"):
-            self.problems.add((*at, "states"), f"a state of type {kind} holds no states", "remove the type or the states")
+            self.problems.add((*at, "states"), f"a {kind} state holds no states", "remove the type or the states")
         return str(kind)
 
     def _check_keys(self, raw: dict[str, Any], at: Path, kind: str, is_root: bool) -> None:
-        known = ROOT_KEYS if is_root else HISTORY_KEYS if kind == "history" else FINAL_KEYS if kind == "final" else STATE_KEYS
+        known = ROOT_KEYS if is_root else {"history": HISTORY_KEYS, "final": FINAL_KEYS}.get(kind, STATE_KEYS)
         for name in raw:
             if name in known or name in ("type", "states"):
                 continue
@@ -221,9 +221,10 @@ class _Normaliser:
         result: dict[str, Any] = {}
         target = initial
         if isinstance(initial, dict):
+            known = ("target", "actions")
             for name in initial:
-                if name not in ("target", "actions"):
-                    self.problems.add((*at, "initial", name), f"unknown key {name!r}", suggestion(name, ("target", "actions")))
+                if name not in known:
+                    self.problems.add((*at, "initial", name), f"unknown key {name!r}", suggestion(name, known))
             target = initial.get("target")
             if "actions" in initial:
                 result["actions"] = self.parts.actions(initial["actions"], (*at, "initial", "actions"))

@@ -40,7 +40,7 @@ class Parts:
         if not isinstance(raw, dict):
             self.problems.add(at, "'on' is a mapping from event to transition")
             return []
-        result = []
+        result: list[dict[str, Any]] = []
         for name, value in raw.items():
             descriptors = name.split()
             for descriptor in descriptors or [name]:
@@ -49,8 +49,7 @@ class Parts:
                     self.problems.add((*at, name), f"{descriptor!r} is not an event", fix)
                 elif descriptor.startswith("after:"):
                     self.problems.add((*at, name), "events that begin with 'after:' are timers", "use 'after'")
-            for transition in self.transitions(value, (*at, name)):
-                result.append({"event": descriptors, **transition})
+            result += [{"event": descriptors, **each} for each in self.transitions(value, (*at, name))]
         return result
 
     def transitions(self, raw: Any, at: Path) -> list[dict[str, Any]]:
@@ -123,7 +122,7 @@ class Parts:
                 self._function(raw, at, "action")
             return {"type": "call", "name": raw}
         if not isinstance(raw, dict) or not isinstance(raw.get("type"), str):
-            self.problems.add(at, f"{raw!r} is not an action", "the name of a function, or {type: assign, params: {...}}")
+            self.problems.add(at, f"{raw!r} is not an action", "a function's name, or {type: assign, params: {...}}")
             return {"type": "call", "name": ""}
         self._known(raw, ("type", "params"), at)
         name = raw["type"]

@@ -31,7 +31,8 @@ class _Resolver:
             other = self.ids.get(node["id"])
             if other is not None:
                 where = f"state {other!r}" if other else "the machine"
-                self.problems.add((*self.places[path], "id"), f"the id {node['id']!r} is taken by {where}", "choose another")
+                at = (*self.places[path], "id")
+                self.problems.add(at, f"the id {node['id']!r} is taken by {where}", "choose another")
             self.ids[node["id"]] = path
         for child in node.get("states", ()):
             self._collect(child)
@@ -103,7 +104,8 @@ class _Resolver:
         if full in self.states:
             return full
         known = [child["key"] for child in self.states[base].get("states", [])]
-        message = f"there is no state {spoken or text!r} {'in' if text.startswith('.') else 'beside'} {path or 'the machine'!r}"
+        relation = "in" if text.startswith(".") else "beside"
+        message = f"there is no state {spoken or text!r} {relation} {path or 'the machine'!r}"
         elsewhere = [other for other in self.states if other.rpartition(".")[2] == rest]
         fix = suggestion(rest, known)
         if "did you mean" not in fix and len(elsewhere) == 1:

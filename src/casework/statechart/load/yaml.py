@@ -83,7 +83,8 @@ class _Builder:
             key = key_node.value
             if key in result:
                 first = self.lines[(*path, key)]
-                self.problems.add(path, f"line {line}: the key {key!r} stands twice, first on line {first}", "remove one")
+                message = f"line {line}: the key {key!r} stands twice, first on line {first}"
+                self.problems.add(path, message, "remove one")
                 continue
             self.lines[(*path, key)] = line
             result[key] = self.build(value_node, (*path, key), (*outer, node))
@@ -113,9 +114,9 @@ def plain(text: str) -> Any:
     if _INT.fullmatch(text):
         return int(text) if len(text) < 1000 else text
     if _OCTAL.fullmatch(text):
-        return int(text[2:], 8)
+        return int(text, 0)
     if _HEX.fullmatch(text):
-        return int(text[2:], 16)
+        return int(text, 0)
     if _FLOAT.fullmatch(text):
         return float(text)
     return text

@@ -20,6 +20,7 @@ from tests.servers.lossy_proxy import LossyProxy
 SERVER_FIXTURES = frozenset({"ministack_url", "roto_url", "moto_url", "roto_server", "lossy_proxy", "server_url"})
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m "not servers"` looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever uses a server is marked ``servers``, without having to remember it."""
     for item in items:
@@ -68,19 +69,19 @@ def _moto(server_logs: Path) -> Iterator[process.Server]:
     yield from running(lambda: process.moto(server_logs))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ministack_url(_ministack: process.Server) -> str:
     """Endpoint of ministack: DynamoDB (transactions, tokens, contention) and SQS."""
     return _ministack.url
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def roto_url(_roto: process.Server) -> str:
     """Endpoint of roto, in memory. No token replay, no ALL_OLD on single writes, no consumed capacity."""
     return _roto.url
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def moto_url(_moto: process.Server) -> str:
     """Endpoint of moto: one caller at a time and small tables only."""
     return _moto.url

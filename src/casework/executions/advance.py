@@ -21,7 +21,7 @@ from casework.errors import (
 )
 from casework.executions.change import Change
 from casework.executions.mailbox import MAIL_END, Mail, Message, dead_letter, message_of
-from casework.executions.runtime import Parked, Runtime, machine_of
+from casework.executions.runtime import Parked, Runtime, has_functions, machine_of
 from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, State, decode_data, state_of
 from casework.kernel.conditions import Condition, absent, equals, present
@@ -114,7 +114,7 @@ def _advance_once(
     if state.ended:
         return (yield from _bury(rt, state, messages, moment, has_next))
     machine = yield from machine_of(rt, state)
-    if machine.has_functions:
+    if has_functions(machine):
         change = yield from call(plan, rt, machine, state, messages, moment, batch_max, marked)
     else:
         change = plan(rt, machine, state, messages, moment, batch_max, marked)
@@ -238,9 +238,7 @@ def _look_at_marks(refused: ConditionFailed, marked: _Marked, moment: Instant) -
 # --- executions that take no events ---------------------------------------------------------------------------------
 
 
-def _bury(
-    rt: Runtime, state: State, messages: Sequence[Message], moment: Instant, has_next: bool
-) -> Program[Advanced]:
+def _bury(rt: Runtime, state: State, messages: Sequence[Message], moment: Instant, has_next: bool) -> Program[Advanced]:
     """Turn the messages of an ended execution into dead letters; reports that nobody waits for are dropped."""
     writes: list[AnyWrite] = []
     for message in messages[:45]:
@@ -317,4 +315,3 @@ def _park(items: Sequence[Item], reason: str) -> Program[Advanced]:
         except ConditionFailed:
             continue  # it moved by itself
     return Advanced(None, parked=reason)
-

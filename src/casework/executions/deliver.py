@@ -19,7 +19,7 @@ from casework.executions.advance import RACES, commit
 from casework.executions.change import Change, mark_sort
 from casework.executions.joins import MAX_ID_BYTES, input_digest
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
-from casework.executions.runtime import Parked, Runtime, machine_of, store_definition, stored_definition
+from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition, stored_definition
 from casework.executions.spill import drain
 from casework.executions.state import STATE, Data, State, decode_data, state_of
 from casework.kernel.conditions import absent
@@ -85,13 +85,13 @@ def view(rt: Runtime, state: State) -> Execution:
     )
 
 
-def check_id(id: str) -> None:
+def check_id(id: Any) -> None:
     """Misuse unless ``id`` can be an execution's id: 1 to 512 bytes of printable text."""
     if not isinstance(id, str) or not id or len(id.encode(errors="replace")) > MAX_ID_BYTES or not id.isprintable():
         raise Misuse(f"{id!r:.80} is not an execution id; use 1 to {MAX_ID_BYTES} bytes of printable text")
 
 
-def check_event(machine: Machine, event_type: str) -> None:
+def check_event(machine: Machine, event_type: Any) -> None:
     """UnknownEvent unless some state of the machine can take an event of this type."""
     if not isinstance(event_type, str) or not event_type:
         raise Misuse(f"{event_type!r:.80} is not an event type; use a non-empty string")
@@ -150,7 +150,7 @@ def _first_change(rt: Runtime, machine: Machine, id: str, digest: str, moment: I
 def _take(change: Change, take: Any, *args: Any) -> Program[Any]:
     """Take something through the chart for a caller who hears of it when it cannot be done."""
     try:
-        if change.machine.has_functions:
+        if has_functions(change.machine):
             return (yield from call(take, *args))
         return take(*args)
     except UnboundFunction as error:
@@ -218,7 +218,13 @@ def _known_machine(rt: Runtime, state: State) -> Program[Machine | None]:
 
 
 def handle(
-    rt: Runtime, id: str, event_type: str, data: Any, *, event_id: str | None = None, priority: int = 0,
+    rt: Runtime,
+    id: str,
+    event_type: str,
+    data: Any,
+    *,
+    event_id: str | None = None,
+    priority: int = 0,
     held: State | None = None,
 ) -> Program[tuple[Execution, State]]:
     """Process an event in line, due timers before it; the execution afterwards, and its state to hold.
@@ -292,7 +298,9 @@ def _machine_here(rt: Runtime, state: State) -> Program[Machine]:
     try:
         return (yield from machine_of(rt, state))
     except Parked as reason:
-        raise Misuse(f"execution {state.id!r} cannot be advanced here: {reason}; give casework.open its machine") from None
+        raise Misuse(
+            f"execution {state.id!r} cannot be advanced here: {reason}; give casework.open its machine"
+        ) from None
 
 
 def _answer(rt: Runtime, state: State, *, is_duplicate: bool = False, is_taken: bool = True) -> Execution:

@@ -21,11 +21,6 @@ from casework.statechart import Machine
 class Codec(Protocol):
     """Turns context, messages and results into what is stored, and back; may encrypt."""
 
-    def send_time_us(self, now_us: int) -> int:
-        """The send time of a message from outside: later than that of any that this process sent before."""
-        self._sent_at_us = max(now_us, self._sent_at_us + 1)
-        return self._sent_at_us
-
     def encode(self, text: str) -> str:
         """The text to store."""
 
@@ -105,6 +100,11 @@ class Runtime:
             return self.codec.decode(text)
         except Exception as error:
             raise CorruptItem(f"the codec cannot decode a stored text: {error!r}") from error
+
+
+def has_functions(machine: Machine) -> bool:
+    """Whether a step of this machine may run functions of the user's, which may be slow."""
+    return bool(machine.actions or machine.guards)
 
 
 def store_definition(rt: Runtime, machine: Machine) -> Program[None]:

@@ -138,9 +138,7 @@ def drain(rt: Runtime, state: State) -> Program[State]:
     return state
 
 
-def _perform(
-    rt: Runtime, before: State, after: State, writes: list[Put], deletes: list[Delete]
-) -> Program[None]:
+def _perform(rt: Runtime, before: State, after: State, writes: list[Put], deletes: list[Delete]) -> Program[None]:
     """One part's transaction. A start that finds something there is left out: it ran before, or was cancelled."""
     put = Put(EXECUTIONS, after.to_item(rt.options.buckets), before.unchanged())
     while True:

@@ -58,6 +58,8 @@ class Task(msgspec.Struct, kw_only=True):
 
     id: str
     sort: str
+    machine: str
+    """Name of the machine whose function it is."""
     src: str
     input: str
     options: TaskOptions
@@ -106,6 +108,7 @@ def task_put(rt: Runtime, state: State, effect: chart.StartTask, now_us: int, re
         "id": state.id,
         "sort": task_sort(effect.stay, effect.invoke_id),
         "format": FORMAT,
+        "machine": state.machine,
         "src": effect.src,
         "input": rt.encode(msgspec.json.encode(effect.input).decode()),
         "key": f"{state.id}/{effect.stay}/{effect.invoke_id}{suffix}",
@@ -129,6 +132,7 @@ def task_of(item: Mapping[str, Any]) -> Task:
         return Task(
             id=item["id"],
             sort=item["sort"],
+            machine=item["machine"],
             src=item["src"],
             input=item["input"],
             options=_decode_options(item["options"]) if "options" in item else TaskOptions(),
@@ -155,7 +159,9 @@ def public_token(task: Task) -> str:
 def read_public_token(token: str) -> tuple[Key, str]:
     """Where the task is and its claim's token; Misuse when this is no task token."""
     try:
-        parts = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=tuple[str, str, str])
+        parts = msgspec.json.decode(
+            base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=tuple[str, str, str]
+        )
     except (binascii.Error, ValueError, msgspec.DecodeError, TypeError):
         raise Misuse(f"{token!r:.60} is not a task's token; pass task.token unchanged") from None
     return Key(EXECUTIONS, parts[0], parts[1]), parts[2]

@@ -33,9 +33,7 @@ def trace_writes(state: State, events: Sequence[Mapping[str, Any]], at_us: int, 
     state.trace_n = n
     entry = {"index": n, "version": state.version, "at_us": at_us, "status": state.status, "events": events}
     text = msgspec.json.encode(entry).decode()
-    writes: list[AnyWrite] = [
-        Put(EXECUTIONS, {"id": state.id, "sort": trace_sort(n), "format": FORMAT, "entry": text})
-    ]
+    writes: list[AnyWrite] = [Put(EXECUTIONS, {"id": state.id, "sort": trace_sort(n), "format": FORMAT, "entry": text})]
     for old in range(max(1, n - trace_max - _SHRINK + 1), n - trace_max + 1):
         writes.append(Delete(Key(EXECUTIONS, state.id, trace_sort(old))))
     return writes

@@ -193,6 +193,11 @@ class Change:
             follow = self.later.pop(0)
             self._apply(step(self.machine, self.data.snap, follow, self.now_us), follow.type)
 
+    def rearm(self, result: chart.Step) -> None:
+        """Begin the timers and tasks of the active states again, as new stays."""
+        self.timers = []
+        self._apply(result, "redrive")
+
     # --- what comes out ---------------------------------------------------------------------------------------
 
     def _apply(self, result: chart.Step, event_type: str) -> None:

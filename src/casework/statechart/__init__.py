@@ -24,7 +24,7 @@ from casework.statechart.snapshot import (
     error_invoke,
     timer_event,
 )
-from casework.statechart.step import MAX_MICROSTEPS, active_names, start, step, tags_of
+from casework.statechart.step import MAX_MICROSTEPS, active_names, rearm, start, step, tags_of
 
 __all__ = [
     "MAX_MICROSTEPS",
@@ -50,6 +50,7 @@ __all__ = [
     "checked_copy",
     "done_invoke",
     "error_invoke",
+    "rearm",
     "start",
     "step",
     "tags_of",

@@ -251,7 +251,7 @@ def _leave(states: list[StateNode], active: set[StateNode], asks_active: bool) -
 def _enter(state: StateNode, entry: _Entry, active: set[StateNode]) -> list[Op]:
     ops: list[Op] = []
     if state.has_stay:
-        ops.append(_begin_stay(state))
+        ops.append(begin_stay(state))
     if state.entry is not None:
         ops.append(state.entry.op)
     if state in entry.defaults and state.default_block is not None:
@@ -326,7 +326,7 @@ def _reach_final(state: StateNode, parallels: list[StateNode]) -> Callable[[Run]
 # --- stays --------------------------------------------------------------------------------------------------------
 
 
-def _begin_stay(state: StateNode) -> Op:
+def begin_stay(state: StateNode) -> Op:
     """Number the stay; its timers and invocations start when the macrostep is over and the state is still active."""
     path = state.path
     where = f"after of {path or 'the machine'}"

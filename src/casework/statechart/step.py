@@ -15,7 +15,7 @@ from casework.errors import InvalidMachine, Misuse, StepLimit
 from casework.statechart.actions import evaluate, raise_error
 from casework.statechart.configuration import Candidates, Configuration, configuration_of, names_of, select
 from casework.statechart.jsonable import checked_copy
-from casework.statechart.moves import Move, exit_ops, fixed_move, initial_move, move_for
+from casework.statechart.moves import Move, begin_stay, exit_ops, fixed_move, initial_move, move_for
 from casework.statechart.nodes import Invoke, Run, StateNode
 from casework.statechart.snapshot import (
     ArmTimer,
@@ -102,6 +102,21 @@ def step(machine: Machine, snapshot: Snapshot, event: Event, now_us: int) -> Ste
             return Step(_snapshot(run, configuration), run.effects, True)
         return Step(snapshot, [], False)
     return _settled(run, _microstep(run, configuration, enabled))
+
+
+def rearm(machine: Machine, snapshot: Snapshot, now_us: int) -> Step:
+    """Begin the stays of the active states again: new stay numbers, timers from now, tasks and children anew.
+
+    Nothing is entered or left and no action runs. For an execution that failed and is to go on where it stood; the
+    snapshot's status must be ``running`` again.
+    """
+    configuration = _find(machine, snapshot.configuration)
+    first = Event("init")
+    run = Run(machine, snapshot.context, first, first.data, now_us, {}, snapshot.stay_n, snapshot.history)
+    for state in configuration.active:
+        if state.has_stay:
+            begin_stay(state)(run)
+    return _settled(run, configuration)
 
 
 def active_names(machine: Machine, snapshot: Snapshot) -> frozenset[str]:

@@ -290,4 +290,3 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         if (yield from get(state.key)) is not None:
             raise Contention(f"execution {id!r} was started again while it was purged") from None
     return deleted + 1
-

@@ -60,8 +60,13 @@ class _Place(msgspec.Struct, array_like=True):
 
 
 def list_executions(
-    rt: Runtime, *, status: str | None = None, machine: str | None = None, parent: str | None = None,
-    limit: int = 100, cursor: str | None = None,
+    rt: Runtime,
+    *,
+    status: str | None = None,
+    machine: str | None = None,
+    parent: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
 ) -> Program[Listed]:
     """A page of executions.
 
@@ -119,9 +124,7 @@ def list_dead_letters(rt: Runtime, *, limit: int = 100, cursor: str | None = Non
     place = _read_place(cursor, ("dead", None, None, None), limit)
     found = DeadLetters([], None)
     while place.partition < rt.options.buckets:
-        page = yield from query(
-            EXECUTIONS, f"dead/{place.partition}", index="listing", limit=limit, after=place.inner
-        )
+        page = yield from query(EXECUTIONS, f"dead/{place.partition}", index="listing", limit=limit, after=place.inner)
         items = yield from get_many([EXECUTIONS.key(str(item["id"]), str(item["sort"])) for item in page.items])
         found.items += [dead_letter_of(item) for item in items if item is not None]
         place = _Place(place.binding, place.partition + (page.next is None), page.next)

@@ -149,8 +149,8 @@ def check_write(write: AnyWrite) -> int:
     return size
 
 
-def check_transaction(writes: Sequence[AnyWrite]) -> None:
-    """Misuse when a transaction breaks a limit: its number of writes, its size, or two writes of one item."""
+def check_transaction(writes: Sequence[AnyWrite]) -> int:
+    """The size of a transaction in bytes, as far as it is known; Misuse when a transaction breaks a limit: its number of writes, its size, or two writes of one item."""
     if not 1 <= len(writes) <= MAX_TRANSACTION_WRITES:
         raise ItemTooLarge(
             f"a transaction has 1 to {MAX_TRANSACTION_WRITES} writes, this one has {len(writes)}; split it"
@@ -168,6 +168,7 @@ def check_transaction(writes: Sequence[AnyWrite]) -> None:
         raise ItemTooLarge(
             f"a transaction has at most {MAX_TRANSACTION_BYTES:,} bytes, this one has {total:,}; split it"
         )
+    return total
 
 
 def check_query(query: Query) -> None:

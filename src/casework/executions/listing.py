@@ -112,7 +112,7 @@ def _admit(
     try:
         execution = view(rt, state_of(item))
     except CorruptItem as error:
-        listed.unreadable.append(f"{item['id']}: {error}")
+        listed.unreadable.append(f"{item['id']!r}: {error}")
         return
     if machine is None or execution.machine == machine:
         if all(other.id != execution.id for other in listed.items):

@@ -29,7 +29,7 @@ def _driven(
 ) -> Callable[Concatenate[AsyncApp, P], Coroutine[Any, Any, T]]:
     """The coroutine method that drives an operation."""
 
-    async def method(app: AsyncApp, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def method(app: AsyncApp, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await run_async(operation(app.core, *args, **kwargs), app.backend)
 
     functools.update_wrapper(method, operation)

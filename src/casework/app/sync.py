@@ -33,7 +33,7 @@ log = logging.getLogger("casework.worker")
 def _driven(operation: Callable[Concatenate[Core, P], Program[T]]) -> Callable[Concatenate[App, P], T]:
     """The blocking method that drives an operation."""
 
-    def method(app: App, *args: P.args, **kwargs: P.kwargs) -> T:
+    def method(app: App, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(operation(app.core, *args, **kwargs), app.backend)
 
     functools.update_wrapper(method, operation)

@@ -94,7 +94,7 @@ def _stage(request: Request, rows: Mapping[Place, Found], overlay: Mapping[Place
         elif kind is not Check:
             after: Item = apply_write(write, before)  # type: ignore[assignment]
             text = place[0].text_of(after)
-            if most_bytes(text) > MAX_ITEM_BYTES and size_of(after, str(write.key)) > MAX_ITEM_BYTES:
+            if most_bytes(text) > MAX_ITEM_BYTES and size_of(after, write.key) > MAX_ITEM_BYTES:
                 refused[position] = Refusal("too_large", None)
             staged.append((place, (text, after)))
     if refused:

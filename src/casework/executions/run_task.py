@@ -1,8 +1,8 @@
 """Running one claimed task: the function beside a heartbeat, and what becomes of its result.
 
 The function gets a :class:`TaskContext`. While it runs, its lease is renewed; when the claim is lost, the function is
-told and what it returns is dropped. It is cancelled at its timeout where it can be: a coroutine is, a thread is not, but
-what it returns later counts no more.
+told and what it returns is dropped. It is cancelled at its timeout where it can be: a coroutine is, a thread is not,
+but what it returns later counts no more.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def work(worker: Worker) -> Program[None]:
 
 
 def sweep(worker: Worker) -> Program[int]:
-    """Do all that is due now, once; how much was done. An execution is taken once in a sweep, so none starves others."""
+    """Do all that is due now; how much was done. An execution is taken once in a sweep, so none starves others."""
     did = yield from _answer_bell(worker)
     seen: set[str] = set()
     for kind in ("timer", "work"):
@@ -208,7 +208,7 @@ def _start_task(worker: Worker, task: Task) -> Program[None]:
     def carry() -> Program[None]:
         try:
             yield from run_task(runner)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this task only
             _report(worker, f"task {task.key!r}", error)
         finally:
             worker.running.pop(place, None)

@@ -52,7 +52,7 @@ class Shared(msgspec.Struct):
 
     buckets: int
     trace_max: int = 200
-    statuses: set[str] = set(STATUSES)
+    statuses: set[str] = msgspec.field(default_factory=lambda: set(STATUSES))
     """Statuses known to be registered."""
 
 

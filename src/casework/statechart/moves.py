@@ -305,7 +305,7 @@ def _reach_final(state: StateNode, parallels: list[StateNode]) -> Callable[[Run]
     where = f"output of {state.path}"
 
     def op(run: Run) -> None:
-        data: Any = {}
+        data: Any = None
         if output is not None:
             try:
                 data = evaluate(run, output, where)
@@ -314,7 +314,7 @@ def _reach_final(state: StateNode, parallels: list[StateNode]) -> Callable[[Run]
         if parent.parent is not None:
             run.queue.append(Event(names[0], data))
             for name in names[1:]:
-                run.queue.append(Event(name))
+                run.queue.append(Event(name, None))
         if ends:
             run.has_ended = True
             if parent.parent is None:

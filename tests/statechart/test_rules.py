@@ -9,7 +9,6 @@ from casework.statechart import Event, Log, Machine, Send, active_names
 from tests.statechart.charts import Chart
 
 
-
 def logged(chart: Chart) -> str:
     return " ".join(effect.label for effect in chart.effects if isinstance(effect, Log))
 

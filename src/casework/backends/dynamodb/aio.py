@@ -38,8 +38,8 @@ T = TypeVar("T")
 class AsyncDynamoDBBackend:
     """An :class:`~casework.backends.port.AsyncBackend` on DynamoDB, for one event loop.
 
-    Nothing is contacted before ``async with``, ``await create()`` or the first call. It belongs to the loop of its first
-    use; another loop gets ``Misuse``.
+    Nothing is contacted before ``async with``, ``await create()`` or the first call. It belongs to the loop of its
+    first use; another loop gets ``Misuse``.
 
     Args:
         client: an aiobotocore client for DynamoDB, left open by ``close()``. None: one of its own (connect timeout 5 s,
@@ -69,7 +69,8 @@ class AsyncDynamoDBBackend:
     ) -> None:
         self.meter = Meter() if meter else None
         self.clock = clock or ServiceClock()
-        self._given, self._client = client, None
+        self._given = client
+        self._client: Any = None
         self._endpoint_url, self._region_name = endpoint_url, region_name
         self._concurrency = concurrency
         self._planner = Planner(prefix, policy or CallPolicy(), random_token)
@@ -112,16 +113,12 @@ class AsyncDynamoDBBackend:
         return self
 
     async def _send(self, send: Send) -> Reply:
-        try:
-            client = await self._open()
-        except Misuse:
-            raise
-        except Exception as error:
-            return Call(send, self.clock, self.meter).failed(error)
         call = Call(send, self.clock, self.meter)
         try:
-            response = await getattr(client, call.method)(**call.request)
-        except Exception as error:
+            method = getattr(await self._open(), call.method)
+            call.begin()
+            response = await method(**call.request)
+        except Exception as error:  # noqa: BLE001 - what it means is decided there
             return call.failed(error)
         return call.answered(response)
 
@@ -153,7 +150,7 @@ class AsyncDynamoDBBackend:
             async with places:
                 try:
                     return Outcome(await self.execute(effect))
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - handed to whoever asked for this effect
                     return Outcome(error=error)
 
         return list(await asyncio.gather(*(outcome(effect) for effect in effects)))

@@ -99,7 +99,7 @@ def _note_attempt(
 
 
 class Call:
-    """One call under way: begins when it is made, ends with :meth:`answered` or :meth:`failed`."""
+    """One call: made, begun when the client is there, ended by :meth:`answered` or :meth:`failed`."""
 
     __slots__ = ("_attempts", "_clock", "_meter", "_sent_s", "method", "request")
 
@@ -110,8 +110,12 @@ class Call:
             self.request = {**send.request, "ReturnConsumedCapacity": "INDEXES"}
         self._clock, self._meter = clock, meter
         self._attempts: list[Fault | None] = []
-        _attempts.set(self._attempts)
         self._sent_s = clock.monotonic_s()
+
+    def begin(self) -> None:
+        """It is sent now; the attempts that the SDK makes in this thread or task belong to it."""
+        _attempts.set(self._attempts)
+        self._sent_s = self._clock.monotonic_s()
 
     def answered(self, response: Mapping[str, Any]) -> Reply:
         """The reply for an answer of the service."""

@@ -61,7 +61,7 @@ class ServiceClock:
         return self._known is not None
 
     def observe(self, date: str | None, sent_s: float, received_s: float) -> None:
-        """Take in one answer: its ``Date`` header, and when its request was sent and the answer was there (monotonic)."""
+        """Take in one answer: its ``Date`` header, when its request was sent and when it was there (monotonic)."""
         date_s = self._parse(date)
         if date_s is None:
             return

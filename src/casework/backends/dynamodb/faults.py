@@ -210,7 +210,7 @@ def error_of(fault: Fault, what: str, *, doubt: bool, writes: bool) -> CaseworkE
     kind = fault.kind
     if writes and (doubt or kind in DOUBTFUL):
         return OutcomeUnknown(
-            f"{said} - an attempt may have been carried out and its answer was lost; read the items before you repeat it"
+            f"{said} - an attempt may have been carried out and its answer was lost; read the items before repeating it"
         )
     if kind == "missing_table":
         return MissingTable(f"{said} - make the tables with `casework dynamodb create` or create_tables()")
@@ -234,7 +234,7 @@ def error_of(fault: Fault, what: str, *, doubt: bool, writes: bool) -> CaseworkE
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why one action of a transaction stood in its way, in order of the actions; ``code`` is ``None`` when it did not."""
+    """Why one action of a transaction stood in its way; ``code`` is the text ``None`` when it did not."""
 
     code: str
     message: str = ""
@@ -261,7 +261,7 @@ _REASON_KINDS: tuple[tuple[str, Kind], ...] = (
 
 
 def fault_of_reasons(fault: Fault, reasons: Sequence[Reason]) -> Fault:
-    """The fault that a cancellation without a failed condition amounts to: validation, then throttling, then conflict."""
+    """What a cancellation without a failed condition amounts to: validation, then throttling, then conflict."""
     for code, kind in _REASON_KINDS:
         for position, reason in enumerate(reasons):
             if reason.code == code:

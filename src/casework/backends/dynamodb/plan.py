@@ -183,7 +183,8 @@ class Planner:
                 fault = Fault("throttled", "UnprocessedKeys", "the service returned none of the keys asked for")
             pause = pace.pause_s(reply, fault)
             if pause is None:
-                raise error_of(fault, f"get {sum(len(t['Keys']) for t in asked.values())} items", doubt=False, writes=False)
+                count = sum(len(part["Keys"]) for part in asked.values())
+                raise error_of(fault, f"get {count} items", doubt=False, writes=False)
             yield Pause(pause)
         return found
 

@@ -67,7 +67,9 @@ class DynamoDBBackend:
     ) -> None:
         self.meter = Meter() if meter else None
         self.clock = clock or ServiceClock()
-        self._given, self._client, self._client_pid = client, None, 0
+        self._given = client
+        self._client: Any = None
+        self._client_pid = 0
         self._endpoint_url, self._region_name = endpoint_url, region_name
         self._concurrency = concurrency
         self._planner = Planner(prefix, policy or CallPolicy(), random_token)
@@ -102,16 +104,12 @@ class DynamoDBBackend:
         return session.client("dynamodb", config=config, **where)
 
     def _send(self, send: Send) -> Reply:
-        try:
-            client = self._open()
-        except Misuse:
-            raise
-        except Exception as error:
-            return Call(send, self.clock, self.meter).failed(error)
         call = Call(send, self.clock, self.meter)
         try:
-            response = getattr(client, call.method)(**call.request)
-        except Exception as error:
+            method = getattr(self._open(), call.method)
+            call.begin()
+            response = method(**call.request)
+        except Exception as error:  # noqa: BLE001 - what it means is decided there
             return call.failed(error)
         return call.answered(response)
 
@@ -138,7 +136,7 @@ class DynamoDBBackend:
     def _outcome(self, effect: StoreEffect) -> Outcome[Any]:
         try:
             return Outcome(self.execute(effect))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - handed to whoever asked for this effect
             return Outcome(error=error)
 
     def execute_many(self, effects: Sequence[StoreEffect]) -> list[Outcome[Any]]:
@@ -154,7 +152,7 @@ class DynamoDBBackend:
         return [future.result() for future in futures]
 
     def now(self) -> Instant:
-        """The service's time. Without an answer yet, one cheap read is sent to get one (its failure is an answer too)."""
+        """The service's time. Before the first answer one cheap read is sent for it; a refusal tells the time too."""
         if not self.clock.has_sample:
             at_s = self.clock.monotonic_s()
             if self._asked_time_s is None or at_s - self._asked_time_s > 30.0:

@@ -93,14 +93,17 @@ def _described(name: str) -> Steps[Mapping[str, Any] | None]:
 
 def _is_active(description: Mapping[str, Any]) -> bool:
     indexes = description.get("GlobalSecondaryIndexes") or ()
-    return all(part.get("TableStatus", part.get("IndexStatus", "ACTIVE")) == "ACTIVE" for part in (description, *indexes))
+    statuses = (part.get("TableStatus", part.get("IndexStatus", "ACTIVE")) for part in (description, *indexes))
+    return all(status == "ACTIVE" for status in statuses)
 
 
 # --- create ---------------------------------------------------------------------------------------------------------
 
 
 def create_steps(prefix: str, tables: Sequence[Table], wait_s: float = WAIT_S) -> Steps[list[str]]:
-    """Make the tables that are missing, wait until all are active, and switch TTL on; returns notes of what it could not.
+    """Make the tables that are missing, wait until all are active, and switch TTL on.
+
+    Returns notes of what it could not do.
 
     Raises Unavailable when a table is not active in time; the errors of ``faults.py`` when a call is refused.
     """
@@ -152,7 +155,8 @@ def _enable_ttl(name: str, attribute: str) -> Steps[list[str]]:
     reply = yield from _call("update_time_to_live", request)
     if reply.fault is None or "already enabled" in reply.fault.message.lower():
         return []
-    return [f"table {name}: TTL could not be switched on, expired items stay: {reply.fault.code}: {reply.fault.message}"]
+    why = f"{reply.fault.code}: {reply.fault.message}"
+    return [f"table {name}: TTL could not be switched on, expired items stay: {why}"]
 
 
 # --- verify ---------------------------------------------------------------------------------------------------------

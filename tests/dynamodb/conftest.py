@@ -57,6 +57,14 @@ class Maker:
             close()
 
 
+@pytest.fixture(autouse=True)
+def sdk_repeats_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's own pauses of seconds between its repeats test nothing of ours."""
+    from botocore.retries.standard import ExponentialBackoff
+
+    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda self, context: 0.001)
+
+
 @pytest.fixture(params=["sync", "async"])
 def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
     with asyncio.Runner() as runner:

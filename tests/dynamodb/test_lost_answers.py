@@ -1,13 +1,14 @@
-"""Promise P9 against a real server behind a proxy that loses requests and answers: resolved or unknown, never guessed."""
+"""Promise P9 on a server behind a proxy that loses requests and answers: resolved or unknown, never guessed."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from casework.backends.dynamodb import CallPolicy
+from casework.backends.dynamodb import CallPolicy, DynamoDBBackend
 from casework.errors import ConditionFailed, Contention, MissingTable, OutcomeUnknown, Throttled, Unavailable
 from casework.kernel.conditions import absent, equals
 from casework.kernel.effects import Get, GetMany, Query, Transact, Write
@@ -97,21 +98,17 @@ def test_a_refusal_after_a_loss_by_somebody_elses_item_is_unknown(
 
 
 def test_an_answer_lost_and_the_item_then_written_by_another_is_unknown(
-    backend: Any, other: Any, lossy_proxy: LossyProxy, sdk_attempts: int | None
+    backend: Any, other: Any, lossy_proxy: LossyProxy, ministack_url: str, prefix: str
 ) -> None:
     """A commits 7 to 8, the answer is lost, B commits 8 to 9, A's repeat is refused: unknown, not stale."""
     other.execute(Write(Put(THINGS, {"id": "a", "n": 1, "version": 7})))
     held = lossy_proxy.on("UpdateItem", nth=2).hold_request()
     lossy_proxy.on("UpdateItem").drop_answer()
-    import threading
 
     def overtake() -> None:
         held.wait_until_it_arrives()
-        from casework.backends.dynamodb import DynamoDBBackend
-
-        b = DynamoDBBackend(endpoint_url=lossy_proxy.url, prefix=backend._planner.prefix)
-        b.execute(Write(Put(THINGS, {"id": "a", "n": 1, "version": 9}, when=equals("version", 8))))
-        b.close()
+        with DynamoDBBackend(endpoint_url=ministack_url, prefix=prefix) as third:
+            third.execute(Write(Put(THINGS, {"id": "a", "n": 1, "version": 9}, when=equals("version", 8))))
         held.release()
 
     thread = threading.Thread(target=overtake)
@@ -144,9 +141,7 @@ def test_a_throttled_write_that_the_sdk_repeated_leaves_its_refusal_final(
         backend.execute(Write(put()))
 
 
-def test_throttling_conflicts_and_failures_are_told_apart_when_they_last(
-    backend: Any, lossy_proxy: LossyProxy
-) -> None:
+def test_throttling_conflicts_and_failures_are_told_apart_when_they_last(backend: Any, lossy_proxy: LossyProxy) -> None:
     def outcome(effect: Any, rule: Callable[[Rule], Rule]) -> type[BaseException]:
         lossy_proxy.clear()
         rule(lossy_proxy.on(None, times=None))

@@ -101,7 +101,7 @@ def _note_attempt(
 class Call:
     """One call: made, begun when the client is there, ended by :meth:`answered` or :meth:`failed`."""
 
-    __slots__ = ("_attempts", "_clock", "_meter", "_sent_s", "method", "request")
+    __slots__ = ("_attempts", "_clock", "_meter", "_sent", "method", "request")
 
     def __init__(self, send: Send, clock: ServiceClock, meter: Meter | None) -> None:
         self.method = send.method
@@ -110,12 +110,12 @@ class Call:
             self.request = {**send.request, "ReturnConsumedCapacity": "INDEXES"}
         self._clock, self._meter = clock, meter
         self._attempts: list[Fault | None] = []
-        self._sent_s = clock.monotonic_s()
+        self._sent = clock.mark()
 
     def begin(self) -> None:
         """It is sent now; the attempts that the SDK makes in this thread or task belong to it."""
         _attempts.set(self._attempts)
-        self._sent_s = self._clock.monotonic_s()
+        self._sent = self._clock.mark()
 
     def answered(self, response: Mapping[str, Any]) -> Reply:
         """The reply for an answer of the service."""
@@ -129,13 +129,13 @@ class Call:
         return self._end(None, fault)
 
     def _end(self, response: Mapping[str, Any] | None, fault: Fault | None) -> Reply:
-        received_s = self._clock.monotonic_s()
+        received = self._clock.mark()
         _attempts.set(None)
         metadata = (response or (fault.response if fault else {})).get("ResponseMetadata", {})
-        self._clock.observe(metadata.get("HTTPHeaders", {}).get("date"), self._sent_s, received_s)
+        self._clock.observe(metadata.get("HTTPHeaders", {}).get("date"), self._sent, received)
         if self._meter is not None:
             self._meter.count(self.method, response)
         earlier = self._attempts[:-1]
         unseen = metadata.get("RetryAttempts", 0) > len(earlier)
         doubtful = unseen or any(one is None or one.kind in DOUBTFUL for one in earlier)
-        return Reply(response, fault, doubtful, self._sent_s, received_s)
+        return Reply(response, fault, doubtful, self._sent[0], received[0])

@@ -8,7 +8,8 @@ of many bounds it to little more than the time of a round trip.
 
 Between answers the bound is carried forward by what the host's clocks say has passed. They are two, monotonic and wall,
 and each can fail in its own way: monotonic time can stand still while a machine sleeps or a Lambda is frozen, wall time
-can be set. The elapsed time lies between what the one and the other say, plus or minus their drift.
+can be set, or run fast or slow while it is corrected. The elapsed time lies between what the one and the other say,
+plus or minus their drift, as long as not both fail between the same two answers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from threading import Lock
 from casework.kernel.effects import Instant
 
 DRIFT = 200e-6
-"""Seconds that a host's clock gains or loses in a second, at most. Quartz stays below 100 ppm."""
+"""Seconds that a host's clock gains or loses in a second, at most. Quartz that nobody corrects stays below 100 ppm."""
 
 FLEET_SKEW_S = 0.05
 """The service's hosts may differ from each other by so much."""
@@ -29,6 +30,16 @@ FLEET_SKEW_S = 0.05
 UNKNOWN_S = 300.0
 """Bound before the first answer: a host whose clock is off by more than five minutes cannot sign a request at all
 (AWS General Reference, "Signature Version 4": a request must reach AWS within five minutes of its time stamp)."""
+
+
+Mark = tuple[float, float]
+"""A moment on the host's monotonic and wall clock, in seconds."""
+
+
+def steady_s() -> float:
+    """The monotonic clock that no time daemon speeds up or slows down (else the usual one), in seconds."""
+    raw = getattr(time, "CLOCK_MONOTONIC_RAW", None)
+    return time.monotonic() if raw is None else time.clock_gettime(raw)
 
 
 class ServiceClock:
@@ -43,49 +54,52 @@ class ServiceClock:
     def __init__(
         self,
         *,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        monotonic_s: Callable[[], float] = steady_s,
         wall_s: Callable[[], float] = time.time,
         unknown_s: float = UNKNOWN_S,
     ) -> None:
-        self.monotonic_s = monotonic_s
+        self._monotonic_s = monotonic_s
         self._wall_s = wall_s
         self._unknown_s = unknown_s
         self._lock = Lock()
-        self._known: tuple[float, float, float, float] | None = None  # low, high, at monotonic, at wall
+        self._known: tuple[float, float, Mark] | None = None  # the bounds, and when they were true
         self._last = Instant(0, 0)
         self._date: tuple[str, float | None] = ("", None)
+
+    def mark(self) -> Mark:
+        """This moment on both clocks of the host."""
+        return self._monotonic_s(), self._wall_s()
 
     @property
     def has_sample(self) -> bool:
         """Whether an answer was ever seen."""
         return self._known is not None
 
-    def observe(self, date: str | None, sent_s: float, received_s: float) -> None:
-        """Take in one answer: its ``Date`` header, when its request was sent and when it was there (monotonic)."""
+    def observe(self, date: str | None, sent: Mark, received: Mark) -> None:
+        """Take in one answer: its ``Date`` header, when its request was sent and when the answer was there."""
         date_s = self._parse(date)
         if date_s is None:
             return
         with self._lock:
-            monotonic, wall = self.monotonic_s(), self._wall_s()
-            since_received, since_sent = max(0.0, monotonic - received_s), max(0.0, monotonic - sent_s)
-            low = date_s - FLEET_SKEW_S + since_received * (1 - DRIFT)
-            high = date_s + 1.0 + FLEET_SKEW_S + since_sent * (1 + DRIFT)
+            now = self.mark()
+            low = date_s - FLEET_SKEW_S + _least(received, now)
+            high = date_s + 1.0 + FLEET_SKEW_S + _most(sent, now)
             if self._known is not None:
-                known_low, known_high = self._carried(monotonic, wall)
+                known_low, known_high = self._carried(now)
                 if known_low <= high and low <= known_high:
                     low, high = max(low, known_low), min(high, known_high)
                 else:  # they contradict each other: believe both, the next answers will narrow it again
                     low, high = min(low, known_low), max(high, known_high)
-            self._known = (low, high, monotonic, wall)
+            self._known = (low, high, now)
 
     def now(self) -> Instant:
         """The service's time. The lower bound and the middle never run backwards."""
         with self._lock:
-            monotonic, wall = self.monotonic_s(), self._wall_s()
+            moment = self.mark()
             if self._known is None:
-                low, high = wall - self._unknown_s, wall + self._unknown_s
+                low, high = moment[1] - self._unknown_s, moment[1] + self._unknown_s
             else:
-                low, high = self._carried(monotonic, wall)
+                low, high = self._carried(moment)
             earliest = max(int(low * 1e6), self._last.earliest_us)
             latest = max(int(high * 1e6) + 1, earliest)
             if self._known is not None and self._last.earliest_us:
@@ -95,12 +109,11 @@ class ServiceClock:
                 self._last = now
             return now
 
-    def _carried(self, monotonic: float, wall: float) -> tuple[float, float]:
+    def _carried(self, now: Mark) -> tuple[float, float]:
         """The known interval, carried forward to this moment."""
         assert self._known is not None
-        low, high, at_monotonic, at_wall = self._known
-        one, other = max(0.0, monotonic - at_monotonic), max(0.0, wall - at_wall)
-        return low + min(one, other) * (1 - DRIFT), high + max(one, other) * (1 + DRIFT)
+        low, high, then = self._known
+        return low + _least(then, now), high + _most(then, now)
 
     def _parse(self, date: str | None) -> float | None:
         """Seconds since the epoch of a ``Date`` header; None when there is none or it cannot be read."""
@@ -114,3 +127,13 @@ class ServiceClock:
                 parsed = None
             self._date = (date, parsed)
         return parsed
+
+
+def _least(then: Mark, now: Mark) -> float:
+    """At least so many seconds passed between two moments."""
+    return min(max(0.0, now[0] - then[0]), max(0.0, now[1] - then[1])) * (1 - DRIFT)
+
+
+def _most(then: Mark, now: Mark) -> float:
+    """At most so many seconds passed between two moments."""
+    return max(now[0] - then[0], now[1] - then[1], 0.0) * (1 + DRIFT)

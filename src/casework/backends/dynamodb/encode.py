@@ -112,36 +112,54 @@ class Expressions:
         return fields
 
 
+_OR, _AND, _NOT, _ATOM = range(4)
+
+
 def compile_condition(condition: Condition, table: Table, terms: Expressions) -> str:
     """The condition expression that holds exactly when ``condition.holds(item)`` does.
 
-    There is no ``<>`` here: in DynamoDB it would hold for an attribute that is absent as well as for one that differs,
-    depending on the server; ``NOT (a = b)`` says what :func:`~casework.kernel.conditions.differs` means.
+    There is no ``<>`` here: DynamoDB's holds for an attribute of another type, and servers differ on one that is
+    absent; ``NOT (a = b)`` says what :func:`~casework.kernel.conditions.differs` means. Parentheses stand only where
+    they are needed, since DynamoDB refuses redundant ones.
     """
+    return _compile(condition, table, terms)[0]
+
+
+def _compile(condition: Condition, table: Table, terms: Expressions) -> tuple[str, int]:
+    """An expression, and how tightly its outermost part binds."""
     if isinstance(condition, Absent):
-        return f"attribute_not_exists({terms.name(condition.attribute or table.partition)})"
+        return f"attribute_not_exists({terms.name(condition.attribute or table.partition)})", _ATOM
     if isinstance(condition, Present):
-        return f"attribute_exists({terms.name(condition.attribute or table.partition)})"
+        return f"attribute_exists({terms.name(condition.attribute or table.partition)})", _ATOM
     if isinstance(condition, Equals):
-        return f"{terms.name(condition.attribute)} = {terms.value(condition.value)}"
+        return f"{terms.name(condition.attribute)} = {terms.value(condition.value)}", _ATOM
     if isinstance(condition, Compares):
-        return f"{terms.name(condition.attribute)} {condition.operator} {terms.value(condition.value)}"
-    if isinstance(condition, AllOf | AnyOf):
-        joint = " AND " if isinstance(condition, AllOf) else " OR "
-        return "(" + joint.join(compile_condition(part, table, terms) for part in condition.conditions) + ")"
+        return f"{terms.name(condition.attribute)} {condition.operator} {terms.value(condition.value)}", _ATOM
     if isinstance(condition, Not):
-        return f"(NOT ({compile_condition(condition.condition, table, terms)}))"
+        if isinstance(condition.condition, Not):
+            return _compile(condition.condition.condition, table, terms)
+        return f"NOT ({_compile(condition.condition, table, terms)[0]})", _NOT
+    if isinstance(condition, AllOf | AnyOf):
+        return _joined([_compile(part, table, terms) for part in condition.conditions], isinstance(condition, AllOf))
     raise Misuse(f"{condition!r:.80} is not a condition that DynamoDB can be given")
+
+
+def _joined(parts: Sequence[tuple[str, int]], every: bool) -> tuple[str, int]:
+    if len(parts) == 1:
+        return parts[0]
+    binds = _AND if every else _OR
+    texts = (text if level >= binds else f"({text})" for text, level in parts)
+    return (" AND " if every else " OR ").join(texts), binds
 
 
 def _condition_fields(write: AnyWrite, table: Table, terms: Expressions, nonce: str | None) -> Wire:
     """The condition of one write, ``nonce`` given: and that the item's nonce is not this one."""
-    parts = [] if write.when is None else [compile_condition(write.when, table, terms)]
+    parts = [] if write.when is None else [_compile(write.when, table, terms)]
     if nonce is not None:
-        parts.append(f"(NOT ({terms.name(NONCE)} = {terms.value(nonce)}))")
+        parts.append((f"NOT ({terms.name(NONCE)} = {terms.value(nonce)})", _NOT))
     if not parts:
         return {}
-    expression = " AND ".join(parts)
+    expression, _ = _joined(parts, every=True)
     if len(expression) > MAX_EXPRESSION_BYTES:
         raise Misuse(
             f"{write.key}: the condition is {len(expression):,} characters long as DynamoDB's expression, "

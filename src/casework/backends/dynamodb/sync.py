@@ -154,7 +154,7 @@ class DynamoDBBackend:
     def now(self) -> Instant:
         """The service's time. Before the first answer one cheap read is sent for it; a refusal tells the time too."""
         if not self.clock.has_sample:
-            at_s = self.clock.monotonic_s()
+            at_s = self.clock.mark()[0]
             if self._asked_time_s is None or at_s - self._asked_time_s > 30.0:
                 self._asked_time_s = at_s
                 self._send(time_question(self._planner.prefix))

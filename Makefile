@@ -32,7 +32,7 @@ lint: .venv/.dev ## style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q tests/test_style.py
 
 format: .venv/.dev ## rewrite the code in the one format

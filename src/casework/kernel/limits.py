@@ -26,77 +26,107 @@ MAX_SORT_BYTES = 1024
 MIN_INT = -(2**63)
 MAX_INT = 2**63 - 1
 
-_SCALARS = frozenset((str, int, bool, bytes))
+_names: dict[str, int] = {}
+"""Sizes of attribute names found valid. There are few, since they are written in code; it is emptied when it grows."""
 
 
-def check_value(value: Any, where: str) -> int:
-    """The size of one attribute's value in bytes; Misuse when no store can hold it unchanged."""
+def check_value(value: Any, where: object, name: str = "") -> int:
+    """The size of one attribute's value in bytes; Misuse when no store can hold it unchanged.
+
+    Args:
+        value: the value.
+        where: says whose it is, in the error only.
+        name: of the attribute.
+    """
     kind = type(value)
     if kind is str:
         if "\0" in value:
-            raise Misuse(f"{where}: a string holds a NUL character (at position {value.index(chr(0))}); remove it")
+            raise Misuse(
+                f"{_at(where, name)}: a string holds a NUL character (at position {value.index(chr(0))}); remove it"
+            )
         if value.isascii():
             return len(value)
         try:
             return len(value.encode())
         except UnicodeEncodeError as error:
-            raise Misuse(f"{where}: {value!r:.60} is not valid Unicode text ({error.reason})") from None
+            raise Misuse(f"{_at(where, name)}: {value!r:.60} is not valid Unicode text ({error.reason})") from None
     if kind is bool:
         return 1
     if kind is int:
         if not MIN_INT <= value <= MAX_INT:
-            raise Misuse(f"{where}: {value} does not fit in 64 bits; store it as a string")
-        return len(str(value)) // 2 + 2
+            raise Misuse(f"{_at(where, name)}: {value} does not fit in 64 bits; store it as a string")
+        return value.bit_length() // 6 + 2  # type: ignore[no-any-return]
     if kind is bytes:
         return len(value)
     raise Misuse(
-        f"{where}: {value!r:.60} is a {kind.__name__}; an attribute is a str, int, bool or bytes"
+        f"{_at(where, name)}: {value!r:.60} is a {kind.__name__}; an attribute is a str, int, bool or bytes"
         + (" (leave the attribute out instead of storing None)" if value is None else "")
     )
 
 
-def size_of(attributes: Mapping[str, Any], where: str) -> int:
+def _at(where: object, name: str) -> str:
+    return f"{where}.{name}" if name else str(where)
+
+
+def _check_name(name: Any, where: object) -> int:
+    if type(name) is not str or not name or name.startswith("_") or len(name) > 255:
+        raise Misuse(f"{where}: {name!r:.60} is not an attribute name (1 to 255 characters, no leading underscore)")
+    if len(_names) > 10_000:
+        _names.clear()
+    size = _names[name] = len(name.encode())
+    return size
+
+
+def size_of(attributes: Mapping[str, Any], where: object) -> int:
     """The size of an item's attributes in bytes; Misuse when one cannot be stored."""
     total = 0
     for name, value in attributes.items():
-        if type(name) is not str or not name or name.startswith("_") or len(name) > 255:
-            raise Misuse(f"{where}: {name!r:.60} is not an attribute name (1 to 255 characters, no leading underscore)")
-        total += len(name.encode()) + check_value(value, f"{where}.{name}")
+        size = _names.get(name)
+        total += _check_name(name, where) if size is None else size
+        # The two common kinds first, without a call: this runs for every attribute of every write.
+        if type(value) is str and value.isascii() and "\0" not in value:
+            total += len(value)
+        elif type(value) is int and MIN_INT <= value <= MAX_INT:
+            total += value.bit_length() // 6 + 2
+        else:
+            total += check_value(value, where, name)
     return total
 
 
 def check_key(key: Key) -> int:
     """The size of a key in bytes; Misuse when it cannot be one."""
     table = key.table
-    size = _check_key_part(key.partition, "str", MAX_PARTITION_BYTES, f"{table.name}.{table.partition}")
+    size = _check_key_part(key.partition, str, MAX_PARTITION_BYTES, table, table.partition)
     if table.sort is not None:
-        size += _check_key_part(key.sort, table.sort_type, MAX_SORT_BYTES, f"{table.name}.{table.sort}")
+        kind = str if table.sort_type == "str" else int
+        size += _check_key_part(key.sort, kind, MAX_SORT_BYTES, table, table.sort)
     elif key.sort is not None:
         raise Misuse(f"{table.name} has no sort key, but {key.sort!r:.60} was given")
     return size
 
 
-def _check_key_part(value: Any, kind: str, max_bytes: int, where: str) -> int:
-    expected = str if kind == "str" else int
-    if type(value) is not expected:
-        raise Misuse(f"{where}: {value!r:.60} is a {type(value).__name__}; this key is a {kind}")
-    size = check_value(value, where)
-    if kind == "str" and not 1 <= size <= max_bytes:
-        raise Misuse(f"{where}: a key has 1 to {max_bytes} bytes, this one has {size}: {value!r:.60}")
+def _check_key_part(value: Any, kind: type, max_bytes: int, table: Table, name: str) -> int:
+    if type(value) is not kind:
+        raise Misuse(f"{table.name}.{name}: {value!r:.60} is a {type(value).__name__}; this key is a {kind.__name__}")
+    if kind is str and value.isascii() and "\0" not in value:
+        size = len(value)
+    else:
+        size = check_value(value, table.name, name)
+    if kind is str and not 1 <= size <= max_bytes:
+        raise Misuse(f"{table.name}.{name}: a key has 1 to {max_bytes} bytes, this one has {size}: {value!r:.60}")
     return size
 
 
 def _check_index_keys(table: Table, attributes: Mapping[str, Any]) -> None:
     for index in table.indexes:
         if index.partition in attributes:
-            where = f"{table.name}.{index.partition}"
-            _check_key_part(attributes[index.partition], "str", MAX_PARTITION_BYTES, where)
+            _check_key_part(attributes[index.partition], str, MAX_PARTITION_BYTES, table, index.partition)
         if index.sort in attributes:
-            where = f"{table.name}.{index.sort}"
-            _check_key_part(attributes[index.sort], index.sort_type, MAX_SORT_BYTES, where)
+            kind = str if index.sort_type == "str" else int
+            _check_key_part(attributes[index.sort], kind, MAX_SORT_BYTES, table, index.sort)
 
 
-def check_condition(condition: Condition | None, where: str) -> None:
+def check_condition(condition: Condition | None, where: object) -> None:
     """Misuse when a condition compares with a value that no store can hold, or orders booleans."""
     if condition is None:
         return
@@ -125,12 +155,12 @@ def check_write(write: AnyWrite) -> int:
         except KeyError as error:
             raise Misuse(f"{table.name}: the item lacks its key attribute {error}: {sorted(write.item)}") from None
         check_key(key)
-        size = size_of(write.item, str(key))
+        size = size_of(write.item, key)
         _check_index_keys(table, write.item)
     elif type(write) is Update:
         key = write.key
         table = key.table
-        size = check_key(key) + size_of(write.set, str(key))
+        size = check_key(key) + size_of(write.set, key)
         _check_index_keys(table, write.set)
         for name in (*write.set, *write.remove):
             if name == table.partition or name == table.sort:
@@ -148,12 +178,12 @@ def check_write(write: AnyWrite) -> int:
     if size > MAX_ITEM_BYTES:
         raise ItemTooLarge(f"{key}: the item has {size:,} bytes, the limit is {MAX_ITEM_BYTES:,}; store less in it")
     if write.when is not None:
-        check_condition(write.when, str(key))
+        check_condition(write.when, key)
     return size
 
 
-def check_transaction(writes: Sequence[AnyWrite]) -> None:
-    """Misuse when a transaction breaks a limit: its number of writes, its size, or two writes of one item."""
+def check_transaction(writes: Sequence[AnyWrite]) -> int:
+    """The size of a transaction in bytes, as far as it is known; Misuse when a transaction breaks a limit: its number of writes, its size, or two writes of one item."""
     if not 1 <= len(writes) <= MAX_TRANSACTION_WRITES:
         raise ItemTooLarge(
             f"a transaction has 1 to {MAX_TRANSACTION_WRITES} writes, this one has {len(writes)}; split it"
@@ -171,6 +201,7 @@ def check_transaction(writes: Sequence[AnyWrite]) -> None:
         raise ItemTooLarge(
             f"a transaction has at most {MAX_TRANSACTION_BYTES:,} bytes, this one has {total:,}; split it"
         )
+    return total
 
 
 def check_query(query: Query) -> None:

@@ -81,12 +81,16 @@ class TaskRunner:
         rt: machines and options.
         task: the claim.
         ring: asks for a look at an execution.
+        alarm: asks for a look at a time, in microseconds since the epoch.
     """
 
-    def __init__(self, rt: Runtime, task: Task, ring: Callable[[str], None]) -> None:
+    def __init__(
+        self, rt: Runtime, task: Task, ring: Callable[[str], None], alarm: Callable[[int], None] = lambda due_us: None
+    ) -> None:
         self.rt = rt
         self.task = task
         self.ring = ring
+        self.alarm = alarm
         self.give_back = Flag()
         """Set when the worker leaves and waits no longer."""
         self.context = TaskContext(task)
@@ -175,7 +179,7 @@ def _settle_failure(runner: TaskRunner, why: str) -> Program[None]:
         return
     limit_us = runner.task.options.timeout_us if why == "timeout" else runner.task.options.heartbeat_us
     message = f"no {'result' if why == 'timeout' else 'heartbeat'} within {limit_us / 1e6:g} s"
-    yield from attempt_failed(runner.rt, runner.task, {"message": message, "type": "Timeout"})
+    yield from _attempt_failed(runner, {"message": message, "type": "Timeout"})
     runner.ring(runner.task.id)
 
 
@@ -189,7 +193,14 @@ def _settle_error(runner: TaskRunner, error: BaseException) -> Program[bool]:
     log.info("task %r attempt %d: %s: %s", task.key, task.attempt, body["type"], body["message"])
     if is_final:
         return (yield from fail_task(rt, task, body))
-    return (yield from attempt_failed(rt, task, body))
+    return (yield from _attempt_failed(runner, body))
+
+
+def _attempt_failed(runner: TaskRunner, error: dict[str, Any]) -> Program[bool]:
+    due_us = yield from attempt_failed(runner.rt, runner.task, error)
+    if due_us:
+        runner.alarm(due_us)
+    return due_us is not None
 
 
 def _fits(runner: TaskRunner) -> bool:

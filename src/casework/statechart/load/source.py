@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 Path = tuple[str | int, ...]
@@ -49,6 +48,8 @@ def spoken(path: Path) -> str:
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:
     """``did you mean 'x'?``, or the list of what is known."""
+    import difflib  # on the way to an error only: it is slow to import
+
     names = sorted(set(known))
     close = difflib.get_close_matches(wrong, names, 1)
     if close:

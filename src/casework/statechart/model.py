@@ -77,9 +77,18 @@ class Machine:
     @classmethod
     def from_scxml(cls, text: str, *, source: str = "machine") -> Self:
         """The machine in an SCXML document (see ``load.scxml`` for what is supported)."""
+        first, *inline = cls.all_from_scxml(text, source=source)
+        if inline:
+            names = ", ".join(machine.name for machine in inline)
+            raise InvalidMachine([f"{source}: the document holds others ({names}; use Machine.all_from_scxml)"])
+        return first
+
+    @classmethod
+    def all_from_scxml(cls, text: str, *, source: str = "machine") -> list[Self]:
+        """The machine in an SCXML document, then one for each document that it invokes inline."""
         from casework.statechart.load.scxml import parse
 
-        return cls._from_raw(parse(text, source), Problems(source))
+        return [cls._from_raw(raw, Problems(source)) for raw in parse(text, source)]
 
     @classmethod
     def from_dict(cls, definition: Mapping[str, Any], *, source: str = "machine") -> Self:

@@ -176,7 +176,8 @@ states:
   a: {{on: {{go: "{target}"}}}}
   b: {{id: b, initial: c, states: {{c: {{id: other}}}}}}
 """
-    Machine.from_yaml(text)
+    (transition,) = Machine.from_yaml(text).state("a").transitions
+    assert transition.targets[0].path in ("b", "b.c")
 
 
 def test_json_keeps_its_own_rules() -> None:

@@ -15,7 +15,7 @@ import ast
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from casework.statechart.load.source import suggestion
+from casework.statechart.suggestions import suggestion
 
 MAX_LENGTH = 4_000
 """Longest expression, in characters."""

@@ -17,9 +17,10 @@ from casework.statechart.actions import Registries, UnboundFunction
 from casework.statechart.check import Problem, check_machine
 from casework.statechart.compile import Tables
 from casework.statechart.load.normalise import FORMAT, is_normalised, normalise
-from casework.statechart.load.source import Problems, suggestion
+from casework.statechart.load.source import Problems
 from casework.statechart.names import Names, names_in
 from casework.statechart.nodes import Invoke, StateNode
+from casework.statechart.suggestions import suggestion
 
 _SUSPENDS = 0x20 | 0x80 | 0x200
 """Code flags of generators, coroutines and async generators (``inspect`` has names for them, and is slow to import)."""

@@ -14,8 +14,9 @@ from casework.errors import InvalidMachine, NotJson
 from casework.statechart.expressions import find_problem
 from casework.statechart.jsonable import check_json
 from casework.statechart.load.parts import Parts
-from casework.statechart.load.source import Path, Problems, suggestion
+from casework.statechart.load.source import Path, Problems
 from casework.statechart.load.targets import resolve_targets
+from casework.statechart.suggestions import suggestion
 
 FORMAT = 1
 """Version of the normalised form."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -44,16 +45,24 @@ CONCURRENT_PROGRAMS = 64
 """At most so many programs of one ``RunMany`` are under way at once on a backend without shared commits."""
 
 
-async def run_async(program: Program[T], backend: AsyncBackend, *, handle: Handle | None = None) -> T:
+async def run_async(
+    program: Program[T], backend: AsyncBackend, *, handle: Handle | None = None, step_limit: int | None = STEP_LIMIT
+) -> T:
     """Carry ``program`` to its end on the running loop, and return what it returns.
 
     Raises what the program raises. Programs that it spawned and that still run are cancelled when it ends.
+
+    Args:
+        program: what to carry.
+        backend: the store.
+        handle: of a spawned program, so that it hears of its cancellation.
+        step_limit: stop a program that takes more steps; None for shells, which go on until they are told to end.
     """
     answer: Any = None
     error: BaseException | None = None
     children: set[asyncio.Task[Any]] = set()
     try:
-        for _ in range(STEP_LIMIT if handle is None else 2**62):
+        for _ in itertools.count() if step_limit is None else range(step_limit):
             try:
                 effect = program.send(answer) if error is None else program.throw(error)
             except StopIteration as stop:
@@ -66,7 +75,7 @@ async def run_async(program: Program[T], backend: AsyncBackend, *, handle: Handl
             except BaseException as raised:
                 error = raised
         program.close()
-        raise StepLimit(f"a program took more than {STEP_LIMIT:,} steps and was stopped: {program!r}")
+        raise StepLimit(f"a program took more than {step_limit:,} steps and was stopped: {program!r}")
     finally:
         await _cancel_all(children)
 
@@ -133,7 +142,7 @@ def _spawn(effect: Spawn, backend: AsyncBackend, children: set[asyncio.Task[Any]
 
     async def carry() -> None:
         try:
-            handle.outcome = Outcome(await run_async(effect.program, backend, handle=handle))
+            handle.outcome = Outcome(await run_async(effect.program, backend, handle=handle, step_limit=None))
         except BaseException as raised:
             handle.outcome = Outcome(error=raised)
             if not isinstance(raised, Exception | Cancelled | asyncio.CancelledError):

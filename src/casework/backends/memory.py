@@ -118,7 +118,7 @@ class MemoryTables:
         if not evaluate(write.when, before):
             return Refusal("condition", before)
         after = apply_write(write, before)
-        if after is not None and size_of(after, str(write.key)) > MAX_ITEM_BYTES:
+        if after is not None and size_of(after, write.key) > MAX_ITEM_BYTES:
             return Refusal("too_large", None)
         return None
 

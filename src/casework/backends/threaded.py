@@ -23,12 +23,14 @@ class ThreadedBackend:
     """An :class:`~casework.backends.port.AsyncBackend` over a blocking one.
 
     Args:
-        blocking: the backend that does the work; it is closed by whoever made it.
+        blocking: the backend that does the work; it is closed by whoever made it, unless it is owned.
         pool_size: threads for its calls and for the functions of users.
+        owns_blocking: close the blocking backend with this one.
     """
 
-    def __init__(self, blocking: Backend, *, pool_size: int = POOL_SIZE) -> None:
+    def __init__(self, blocking: Backend, *, pool_size: int = POOL_SIZE, owns_blocking: bool = False) -> None:
         self.blocking = blocking
+        self._owns_blocking = owns_blocking
         self.shares_commits: bool = getattr(blocking, "shares_commits", False)
         self._pool = ThreadPoolExecutor(pool_size, thread_name_prefix="casework")
 
@@ -63,5 +65,7 @@ class ThreadedBackend:
         await self.in_thread(self.blocking.create_tables, tables)
 
     async def close(self) -> None:
-        """Give back the pool's threads; the blocking backend is left as it is."""
+        """Give back the pool's threads, and the blocking backend if it is owned."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._owns_blocking:
+            self.blocking.close()

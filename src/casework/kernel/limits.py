@@ -47,7 +47,7 @@ def check_value(value: Any, where: object, name: str = "") -> int:
     if kind is int:
         if not MIN_INT <= value <= MAX_INT:
             raise Misuse(f"{_place(where, name)}: {value} does not fit in 64 bits; store it as a string")
-        return len(str(value)) // 2 + 2
+        return value.bit_length() // 6 + 2  # type: ignore[no-any-return]
     if kind is bytes:
         return len(value)
     raise Misuse(
@@ -86,6 +86,8 @@ def size_of(attributes: Mapping[str, Any], where: object) -> int:
         total += known if known is not None and type(name) is str else _check_name(name, where)
         if type(value) is str and value.isascii() and "\0" not in value:
             total += len(value)
+        elif type(value) is int and MIN_INT <= value <= MAX_INT:
+            total += value.bit_length() // 6 + 2
         else:
             total += check_value(value, where, name)
     return total

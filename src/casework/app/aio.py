@@ -1,0 +1,138 @@
+"""The async facade: :class:`AsyncApp`, made by ``casework.open_async``. The same operations, with ``await``."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from casework.app import operations
+from casework.app.core import Core, read_settings, write_settings
+from casework.app.stores import is_embedded, open_backend_async, store_url
+from casework.app.sync import make_options, worker_options
+from casework.backends.drive_async import run_async
+from casework.backends.port import AsyncBackend
+from casework.errors import MissingTable
+from casework.executions.runtime import Codec
+from casework.executions.worker import Worker, WorkerOptions, work
+from casework.kernel.programs import Program
+from casework.kernel.schema import TABLES
+from casework.statechart import Machine
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _driven(
+    operation: Callable[Concatenate[Core, P], Program[T]],
+) -> Callable[Concatenate[AsyncApp, P], Coroutine[Any, Any, T]]:
+    """The coroutine method that drives an operation."""
+
+    async def method(app: AsyncApp, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await run_async(operation(app.core, *args, **kwargs), app.backend)
+
+    functools.update_wrapper(method, operation)
+    return method
+
+
+class AsyncApp:
+    """An application on a store, for one event loop. Use it in an ``async with`` block, which opens and closes it.
+
+    Made by :func:`casework.open_async`.
+    """
+
+    def __init__(self, core: Core, backend: AsyncBackend, *, owns_backend: bool, create: bool) -> None:
+        self.core = core
+        self.backend = backend
+        self._owns_backend = owns_backend
+        self._create = create
+
+    start = _driven(operations.start)
+    send = _driven(operations.send)
+    handle = _driven(operations.handle)
+    get = _driven(operations.get)
+    wait = _driven(operations.wait)
+    list = _driven(operations.list_executions)
+    dead_letters = _driven(operations.dead_letters)
+    trace = _driven(operations.trace)
+    cancel = _driven(operations.cancel)
+    terminate = _driven(operations.terminate)
+    suspend = _driven(operations.suspend)
+    resume = _driven(operations.resume)
+    redrive = _driven(operations.redrive)
+    migrate = _driven(operations.migrate)
+    purge = _driven(operations.purge)
+    complete_task = _driven(operations.complete_task)
+    fail_task = _driven(operations.fail_task)
+
+    def worker(self, **options: Any) -> WorkerTask:
+        """A worker on this loop, for an ``async with`` block; ``options`` are those of ``WorkerOptions``.
+
+        Raises Misuse when a machine lacks functions that its definition names.
+        """
+        return WorkerTask(self, worker_options(self.core, options))
+
+    async def close(self) -> None:
+        """Give back the store; harmless when done twice."""
+        if self._owns_backend:
+            await self.backend.close()
+
+    async def __aenter__(self) -> AsyncApp:
+        try:
+            await self._prepare()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def _prepare(self) -> None:
+        try:
+            found = await run_async(read_settings(self.core), self.backend)
+        except MissingTable:
+            if not self._create:
+                raise
+            await self.backend.create_tables(TABLES)
+            found = False
+        if not found:
+            await run_async(write_settings(self.core), self.backend)
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        await self.close()
+
+
+class WorkerTask:
+    """A worker as a task of the running loop, for the length of an ``async with`` block."""
+
+    def __init__(self, app: AsyncApp, options: WorkerOptions) -> None:
+        self.worker = Worker(app.core.rt, options, app.core.bell)
+        self._backend = app.backend
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Worker:
+        self._task = asyncio.create_task(
+            run_async(work(self.worker), self._backend, step_limit=None), name="casework-worker"
+        )
+        return self.worker
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self.worker.stop.set()
+        if self._task is not None:
+            await self._task
+
+
+def open_app_async(
+    store: str | AsyncBackend | None = None,
+    *,
+    machines: Sequence[Machine] = (),
+    create: bool | None = None,
+    codec: Codec | None = None,
+    **options: Any,
+) -> AsyncApp:
+    """Open a store on the running loop; see :func:`casework.open_async`."""
+    core = Core(machines, make_options(options), codec)
+    if store is None or isinstance(store, str):
+        url = store_url(store)
+        wanted = is_embedded(url) if create is None else create
+        return AsyncApp(core, open_backend_async(url), owns_backend=True, create=wanted)
+    return AsyncApp(core, store, owns_backend=False, create=bool(create))

@@ -1,0 +1,101 @@
+"""What a facade's operations share: the runtime, the bell, and the states that this process holds."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from casework.errors import ConditionFailed, Misuse, OutcomeUnknown
+from casework.executions.runtime import Codec, Options, Runtime
+from casework.executions.state import State
+from casework.executions.worker import Bell
+from casework.kernel.conditions import absent
+from casework.kernel.items import Put
+from casework.kernel.programs import Program, get, now, write
+from casework.kernel.schema import FORMAT, REGISTRY, check_format
+from casework.statechart import Machine
+
+HELD_STATES = 1024
+"""States that this process wrote last are kept for ``handle``, which then needs no read."""
+
+
+class Core:
+    """The shared part of an application.
+
+    Args:
+        machines: the machines of this process, with their functions.
+        options: settings; ``buckets`` counts only for a store that has none yet.
+        codec: what stores context, messages and results.
+
+    Raises Misuse when two machines have one name, or a definition has errors.
+    """
+
+    def __init__(self, machines: Sequence[Machine], options: Options, codec: Codec | None) -> None:
+        self._check(machines)
+        self.rt = Runtime(machines, options, codec)
+        self.bell = Bell()
+        self._held: collections.OrderedDict[str, State] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def _check(machines: Sequence[Machine]) -> None:
+        names = [machine.name for machine in machines]
+        for name in names:
+            if names.count(name) > 1:
+                raise Misuse(f"two machines are named {name!r}; a name is what executions are started by")
+        for machine in machines:
+            machine.knows_machines(names)
+
+    def held(self, id: str) -> State | None:
+        """The state that this process wrote last, if it still holds it."""
+        return self._held.get(id)
+
+    def hold(self, state: State) -> None:
+        """Remember a state that this process wrote and saw acknowledged."""
+        with self._lock:
+            self._held[state.id] = state
+            self._held.move_to_end(state.id)
+            if len(self._held) > HELD_STATES:
+                self._held.popitem(last=False)
+
+    def forget(self, id: str) -> None:
+        """Stop holding a state."""
+        with self._lock:
+            self._held.pop(id, None)
+
+
+SETTINGS = REGISTRY.key("settings", "store")
+
+
+def read_settings(core: Core) -> Program[bool]:
+    """Take over the store's own settings; False when it has none yet. Raises MissingTable when it has no tables."""
+    item = yield from get(SETTINGS)
+    if item is None:
+        return False
+    check_format(item, "the store")
+    _use(core, item)
+    return True
+
+
+def write_settings(core: Core) -> Program[None]:
+    """Give a new store its settings; whoever comes first decides."""
+    moment = yield from now()
+    item: dict[str, Any] = {
+        "kind": "settings",
+        "name": "store",
+        "format": FORMAT,
+        "buckets": core.rt.options.buckets,
+        "created_at_us": moment.middle_us,
+    }
+    try:
+        yield from write(Put(REGISTRY, item, absent()))
+    except (ConditionFailed, OutcomeUnknown):
+        yield from read_settings(core)
+
+
+def _use(core: Core, item: Any) -> None:
+    core.rt.options = msgspec.structs.replace(core.rt.options, buckets=int(item["buckets"]))

@@ -1,0 +1,219 @@
+"""Every operation of an application, as a program over its :class:`~casework.app.core.Core`.
+
+The two facades drive these; their docstrings are the public documentation of both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from casework.app.core import Core
+from casework.errors import Misuse, WaitTimeout
+from casework.executions import control, deliver, listing, tasks
+from casework.executions.deliver import Execution
+from casework.executions.trace import read_trace
+from casework.kernel.programs import Program, now, sleep
+
+
+def start(core: Core, machine: str, *, id: str | None = None, input: Any = None) -> Program[Execution]:
+    """Start an execution of ``machine``; the execution after its first step.
+
+    Args:
+        machine: the name of a machine given to ``open``.
+        id: the execution's id, 1 to 512 bytes of printable text; None makes one up. Starting again with the same id,
+            machine and input returns the execution that there is.
+        input: what the machine's initial context is computed from, JSON.
+
+    Raises:
+        UnknownMachine, NotJson, Misuse: the call is wrong; nothing was written.
+        ExecutionExists: the id is taken by another machine or other input.
+    """
+    execution = yield from deliver.start(core.rt, machine, id, input)
+    core.bell.ring(execution.id)
+    return execution
+
+
+def send(
+    core: Core, id: str, event: str, data: Any = None, *, event_id: str | None = None, priority: int = 0
+) -> Program[None]:
+    """Put an event into an execution's mailbox; returns once it is stored, before it is processed.
+
+    Args:
+        id: the execution.
+        event: the event's type; one that its machine knows.
+        data: the payload, JSON; None is an empty mapping.
+        event_id: your own id of the event. It takes effect once, however often it is sent, within the dedupe window
+            (the execution's last 32 ids, or ``dedupe_window_s`` of ``open``).
+        priority: 0 to 4; events of a higher one are looked at before those of other executions.
+
+    Raises:
+        NoSuchExecution, UnknownEvent, NotJson, Misuse: the call is wrong; nothing was written.
+    """
+    payload = {} if data is None else data
+    yield from deliver.send(core.rt, id, event, payload, event_id=event_id, priority=priority)
+    core.bell.ring(id)
+
+
+def handle(
+    core: Core, id: str, event: str, data: Any = None, *, event_id: str | None = None, priority: int = 0
+) -> Program[Execution]:
+    """Process an event now, in line, and return the execution after it.
+
+    Due timers fire before it; it may overtake events that wait in the mailbox. A duplicate is answered with the current
+    state (``is_duplicate``). Under contention the event is sent instead, and processed by a worker.
+
+    Arguments and errors are those of ``send``; Misuse, too, when this process lacks the machine or its functions.
+    """
+    payload = {} if data is None else data
+    try:
+        execution, state = yield from deliver.handle(
+            core.rt, id, event, payload, event_id=event_id, priority=priority, held=core.held(id)
+        )
+    except BaseException:
+        core.forget(id)
+        raise
+    core.hold(state)
+    core.bell.ring(id)
+    return execution
+
+
+def get(core: Core, id: str) -> Program[Execution]:
+    """The execution as it is now. Raises NoSuchExecution."""
+    return (yield from deliver.load(core.rt, id))
+
+
+def wait(core: Core, id: str, *, timeout_s: float | None = None) -> Program[Execution]:
+    """Wait until an execution has ended: done, failed or cancelled. Its status, output and error tell how.
+
+    Args:
+        id: the execution.
+        timeout_s: seconds to wait at most; None: for ever.
+
+    Raises:
+        WaitTimeout: it has not ended yet; it goes on.
+        NoSuchExecution: there is none.
+    """
+    started = yield from now()
+    pause_s = 0.005
+    while True:
+        execution = yield from deliver.load(core.rt, id)
+        if execution.has_ended:
+            return execution
+        moment = yield from now()
+        elapsed_s = (moment.middle_us - started.middle_us) / 1e6
+        if timeout_s is not None and elapsed_s >= timeout_s:
+            where = ", ".join(execution.configuration) or execution.status
+            raise WaitTimeout(f"execution {id!r} has not ended within {timeout_s:g} s; it is in {where}")
+        left_s = pause_s if timeout_s is None else min(pause_s, timeout_s - elapsed_s)
+        yield from sleep(left_s)
+        pause_s = min(0.5, pause_s * 1.5)
+
+
+def list_executions(
+    core: Core,
+    *,
+    status: str | None = None,
+    machine: str | None = None,
+    parent: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Program[listing.Listed]:
+    """A page of executions. It may be short, even empty: only a ``next`` of None ends the listing.
+
+    Args:
+        status: only those with this status.
+        machine: only those of this machine.
+        parent: only those with this parent. Children that a join started are not listed.
+        limit: at most so many, 1 to 1000.
+        cursor: ``next`` of the page before, with the same filters.
+    """  # fmt: skip
+    return (
+        yield from listing.list_executions(
+            core.rt, status=status, machine=machine, parent=parent, limit=limit, cursor=cursor
+        )
+    )
+
+
+def dead_letters(core: Core, *, limit: int = 100, cursor: str | None = None) -> Program[listing.DeadLetters]:
+    """A page of messages that nobody could take: sent to executions that had ended, or never appeared."""
+    return (yield from listing.list_dead_letters(core.rt, limit=limit, cursor=cursor))
+
+
+def trace(core: Core, id: str) -> Program[list[dict[str, Any]]]:
+    """The trace of an execution, oldest entry first; empty unless ``trace_max`` was given to ``open``."""
+    yield from deliver.read_state(id)
+    return (yield from read_trace(id))
+
+
+def cancel(core: Core, id: str) -> Program[Execution]:
+    """Ask an execution to end: by a ``cancel`` event where its machine knows one, else by terminating it."""
+    core.forget(id)
+    execution = yield from control.cancel(core.rt, id)
+    core.bell.ring(id)
+    return execution
+
+
+def terminate(core: Core, id: str) -> Program[Execution]:
+    """End an execution now, whatever its machine says. Its tasks and children are stopped, its parent is told."""
+    core.forget(id)
+    return (yield from control.terminate(core.rt, id))
+
+
+def suspend(core: Core, id: str) -> Program[Execution]:
+    """Stop an execution where it stands: events wait, timers do not fire, no task starts. Running tasks go on."""
+    core.forget(id)
+    return (yield from control.suspend(core.rt, id))
+
+
+def resume(core: Core, id: str) -> Program[Execution]:
+    """Let a suspended execution go on; timers that came due meanwhile fire now."""
+    core.forget(id)
+    execution = yield from control.resume(core.rt, id)
+    core.bell.ring(id)
+    return execution
+
+
+def redrive(core: Core, id: str) -> Program[Execution]:
+    """Let a failed execution go on from the states in which it failed; their tasks and timers begin again."""
+    core.forget(id)
+    execution = yield from control.redrive(core.rt, id)
+    core.bell.ring(id)
+    return execution
+
+
+def migrate(core: Core, id: str, *, to: str | None = None) -> Program[Execution]:
+    """Let an execution go on with this process's definition of its machine, or of the machine named ``to``.
+
+    Raises Misuse with all that does not fit; nothing was written then.
+    """
+    core.forget(id)
+    machine = None if to is None else core.rt.machine_named(to)
+    return (yield from control.migrate(core.rt, id, machine))
+
+
+def purge(core: Core, id: str, *, force: bool = False) -> Program[int]:
+    """Delete an ended execution and everything of it; the number of items deleted. Then its id is free.
+
+    Args:
+        id: the execution.
+        force: delete one that has not ended, too.
+    """
+    core.forget(id)
+    return (yield from control.purge(core.rt, id, force=force))
+
+
+def complete_task(core: Core, token: str, result: Any = None) -> Program[None]:
+    """Finish a task that returned ``casework.LATER``, by its token: from a webhook, or for a person.
+
+    Raises TaskNotClaimed when nothing waits for the token any more; NotJson, Misuse.
+    """
+    yield from tasks.complete_from_outside(core.rt, token, result)
+    core.bell.flag.set()
+
+
+def fail_task(core: Core, token: str, message: str) -> Program[None]:
+    """End a task that returned ``casework.LATER`` with an error, by its token. Raises TaskNotClaimed, Misuse."""
+    if not isinstance(message, str):
+        raise Misuse(f"message is {message!r:.80}; it must be a string")
+    yield from tasks.fail_from_outside(core.rt, token, message)
+    core.bell.flag.set()

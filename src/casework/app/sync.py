@@ -1,0 +1,184 @@
+"""The blocking facade: :class:`App`, made by ``casework.open``."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from casework.app import operations
+from casework.app.core import Core, read_settings, write_settings
+from casework.app.stores import is_embedded, open_backend, store_url
+from casework.backends.drive import run
+from casework.backends.drive_async import run_async
+from casework.backends.port import Backend
+from casework.backends.threaded import ThreadedBackend
+from casework.errors import MissingTable, Misuse
+from casework.executions.runtime import Codec, Options
+from casework.executions.worker import Worker, WorkerOptions, work
+from casework.kernel.programs import Program
+from casework.kernel.schema import TABLES
+from casework.statechart import Machine
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("casework.worker")
+
+
+def _driven(operation: Callable[Concatenate[Core, P], Program[T]]) -> Callable[Concatenate[App, P], T]:
+    """The blocking method that drives an operation."""
+
+    def method(app: App, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(operation(app.core, *args, **kwargs), app.backend)
+
+    functools.update_wrapper(method, operation)
+    return method
+
+
+class App:
+    """An application on a store. Safe to use from several threads; close it, or use it in a ``with`` block.
+
+    Made by :func:`casework.open`.
+    """
+
+    def __init__(self, core: Core, backend: Backend, *, owns_backend: bool) -> None:
+        self.core = core
+        self.backend = backend
+        self._owns_backend = owns_backend
+
+    start = _driven(operations.start)
+    send = _driven(operations.send)
+    handle = _driven(operations.handle)
+    get = _driven(operations.get)
+    wait = _driven(operations.wait)
+    list = _driven(operations.list_executions)
+    dead_letters = _driven(operations.dead_letters)
+    trace = _driven(operations.trace)
+    cancel = _driven(operations.cancel)
+    terminate = _driven(operations.terminate)
+    suspend = _driven(operations.suspend)
+    resume = _driven(operations.resume)
+    redrive = _driven(operations.redrive)
+    migrate = _driven(operations.migrate)
+    purge = _driven(operations.purge)
+    complete_task = _driven(operations.complete_task)
+    fail_task = _driven(operations.fail_task)
+
+    def worker(self, **options: Any) -> WorkerThread:
+        """A worker in this process, for a ``with`` block; ``options`` are those of ``WorkerOptions``.
+
+        Raises Misuse when a machine lacks functions that its definition names.
+        """
+        return WorkerThread(self, worker_options(self.core, options))
+
+    def close(self) -> None:
+        """Give back the store; harmless when done twice."""
+        if self._owns_backend:
+            self.backend.close()
+
+    def __enter__(self) -> App:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def worker_options(core: Core, options: dict[str, Any]) -> WorkerOptions:
+    """The options of a worker; Misuse for unknown ones, and when a machine lacks functions."""
+    missing = [f"{m.name}: {what}" for m in core.rt.machines.values() for what in m.missing_functions()]
+    if missing:
+        raise Misuse(
+            "a worker needs every function that its machines name; register these with @machine.task, .action or "
+            f".guard: {'; '.join(missing)}"
+        )
+    try:
+        return WorkerOptions(**options)
+    except TypeError as error:
+        raise Misuse(f"worker options: {error}; known: {', '.join(WorkerOptions.__struct_fields__)}") from None
+
+
+class WorkerThread:
+    """A worker on a thread of its own, with an event loop of its own, for the length of a ``with`` block."""
+
+    def __init__(self, app: App, options: WorkerOptions) -> None:
+        self.worker = Worker(app.core.rt, options, app.core.bell)
+        self._backend = app.backend
+        self._thread = threading.Thread(target=self._carry, name="casework-worker", daemon=True)
+        self._error: BaseException | None = None
+
+    def _carry(self) -> None:
+        try:
+            asyncio.run(self._work())
+        except BaseException as error:
+            self._error = error
+            log.critical("the worker ended: %s: %s", type(error).__name__, error, exc_info=error)
+
+    async def _work(self) -> None:
+        threaded = ThreadedBackend(self._backend, pool_size=self.worker.options.concurrency + 4)
+        try:
+            await run_async(work(self.worker), threaded, handle=None, step_limit=None)
+        finally:
+            await threaded.close()
+
+    def __enter__(self) -> Worker:
+        self._thread.start()
+        return self.worker
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self.worker.stop.set()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+
+def open_app(
+    store: str | Backend | None = None,
+    *,
+    machines: Sequence[Machine] = (),
+    create: bool | None = None,
+    codec: Codec | None = None,
+    **options: Any,
+) -> App:
+    """Open a store; see :func:`casework.open`."""
+    core = Core(machines, make_options(options), codec)
+    owns = store is None or isinstance(store, str)
+    url = store_url(store) if store is None or isinstance(store, str) else None
+    backend = open_backend(url) if url is not None else store
+    assert isinstance(backend, Backend)
+    if create is None:
+        create = url is not None and is_embedded(url)
+    try:
+        prepare(core, backend, create=create)
+    except BaseException:
+        if owns:
+            backend.close()
+        raise
+    return App(core, backend, owns_backend=owns)
+
+
+def make_options(options: dict[str, Any]) -> Options:
+    """The options of an application; Misuse for unknown ones."""
+    try:
+        return Options(**options)
+    except TypeError as error:
+        raise Misuse(f"open: {error}; known options: {', '.join(Options.__struct_fields__)}") from None
+
+
+def prepare(core: Core, backend: Backend, *, create: bool) -> None:
+    """Take over the store's settings, making its tables first where that is wanted."""
+    try:
+        found = run(read_settings(core), backend)
+    except MissingTable:
+        if not create:
+            raise
+        backend.create_tables(TABLES)
+        found = False
+    if not found:
+        run(write_settings(core), backend)

@@ -1,0 +1,317 @@
+"""``advance``: the one unit of work of an execution.
+
+One query reads the state and its waiting messages; as many of them as fit go through the chart, merged with the due
+timers by time; one transaction commits everything that came of it. It is safe under any concurrency: whoever loses the
+race has changed nothing, and whoever does not know whether it won looks again, since what was taken is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from casework.errors import (
+    ConditionFailed,
+    Contention,
+    CorruptItem,
+    ItemTooLarge,
+    OutcomeUnknown,
+)
+from casework.executions.change import Change
+from casework.executions.mailbox import MAIL_END, Mail, Message, dead_letter, message_of
+from casework.executions.runtime import Parked, Runtime, has_functions, machine_of
+from casework.executions.spill import drain, fits, spill_writes
+from casework.executions.state import STATE, State, decode_data, state_of
+from casework.kernel.conditions import Condition, absent, equals, present
+from casework.kernel.effects import Instant, Query
+from casework.kernel.items import AnyWrite, Delete, Item, Put, Update
+from casework.kernel.programs import Program, call, now, sleep, token, transact, write
+from casework.kernel.retry import RetryPolicy
+from casework.kernel.schema import EXECUTIONS
+from casework.statechart import Machine, UnboundFunction
+
+RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.25, rounds_max=10)
+"""After a lost race the execution is looked at again; somebody else may have done all that was to do."""
+
+ORPHAN_US = 3_600_000_000
+"""A message whose execution does not appear within an hour becomes a dead letter."""
+
+PARK_FIRST_US, PARK_MAX_US = 60_000_000, 3_600_000_000
+
+WRITES_WITH_STATE = 80
+"""A batch ends when so many writes must go with the state."""
+
+
+class Advanced(msgspec.Struct):
+    """What ``advance`` found and did."""
+
+    state: State | None
+    """The state afterwards, as this process wrote it or read it; None when there is none."""
+    is_held: bool = False
+    """Whether this process wrote that state and saw it acknowledged."""
+    has_more: bool = False
+    """Whether messages or due timers were left for another commit."""
+    parked: str = ""
+    """Why this process could not advance it."""
+
+
+class _Marked(msgspec.Struct):
+    """What a commit learned of marks of event ids: those that stand, and those that have run out."""
+
+    known: frozenset[str] = frozenset()
+    stale: dict[str, int] = {}
+
+
+def advance(rt: Runtime, id: str) -> Program[Advanced]:
+    """Take what waits for execution ``id`` through its chart, and commit what comes of it.
+
+    Raises Contention after too many lost races; the store's errors. Never raises for what is wrong with the execution:
+    that fails it, or parks it.
+    """
+    lost = 0
+    batch_max = rt.options.batch_max
+    marked = _Marked()
+    while True:
+        page = yield Query(EXECUTIONS, id, None, STATE, MAIL_END, batch_max + 1)
+        items: list[Item] = page.items
+        if not items or items[0]["sort"] != STATE:
+            return (yield from _orphaned(rt, id, items))
+        try:
+            state = state_of(items[0])
+            if state.spill:
+                yield from drain(rt, state)
+                continue
+            return (yield from _advance_once(rt, state, items[1:], page.next is not None, batch_max, marked))
+        except Parked as reason:
+            return (yield from _park(items, str(reason)))
+        except CorruptItem as reason:
+            return (yield from _park(items, f"{type(reason).__name__}: {reason}"))
+        except ConditionFailed as refused:
+            marked = _look_at_marks(refused, marked, (yield from now()))
+        except ItemTooLarge:
+            if batch_max == 0:
+                raise
+            batch_max = 1 if batch_max > 1 else 0
+            continue
+        except (Contention, OutcomeUnknown):
+            pass
+        lost += 1
+        if RACES.gives_up(lost, 0):
+            raise Contention(f"execution {id!r}: lost {lost} races in a row")
+        dice = yield from token()
+        yield from sleep(RACES.pause_s(lost, dice))
+
+
+def _advance_once(
+    rt: Runtime, state: State, items: Sequence[Item], has_next: bool, batch_max: int, marked: _Marked
+) -> Program[Advanced]:
+    moment = yield from now()
+    messages = [message_of(item) for item in items]
+    if state.status in ("suspended", "purging"):
+        return (yield from _set_aside(state, items))
+    if state.ended:
+        return (yield from _bury(rt, state, messages, moment, has_next))
+    machine = yield from machine_of(rt, state)
+    if has_functions(machine):
+        change = yield from call(plan, rt, machine, state, messages, moment, batch_max, marked)
+    else:
+        change = plan(rt, machine, state, messages, moment, batch_max, marked)
+    if change is None:
+        return Advanced(state, has_more=False)
+    new = yield from commit(rt, change, state.unchanged())
+    left = has_next or len(change.consumed) < len(messages) or change.next_due() is not None
+    return Advanced(new, is_held=True, has_more=left)
+
+
+def plan(
+    rt: Runtime, machine: Machine, state: State, messages: Sequence[Message], moment: Instant, batch_max: int,
+    marked: _Marked,
+) -> Change | None:  # fmt: skip
+    """Everything that one commit is to do; None when nothing waits. Pure but for the user's own functions.
+
+    Args:
+        rt: machines and options.
+        machine: the definition that the execution runs.
+        state: the state as it was read.
+        messages: waiting messages, in order.
+        moment: the store's time.
+        batch_max: take at most so many events; 0: the first event cannot be processed, since what came of it was too
+            large to store.
+        marked: what is known of marks of event ids.
+    """
+    data = decode_data(state, rt.decode(state.data))
+    change = Change(rt, machine, state, data, moment)
+    change.marks_stale = marked.stale
+    if state.status == "pending":
+        _guarded(change, {"type": "start"}, change.begin, data.input)
+    taken = 0
+    waiting = iter(messages)
+    message = next(waiting, None)
+    while message is not None or change.timers:
+        timer = change.next_due()
+        if taken >= max(batch_max, 1) or change.size() >= WRITES_WITH_STATE:
+            break
+        if timer is not None and (message is None or timer.due_us <= message.sent_at_us):
+            if batch_max == 0:
+                change.timers.remove(timer)
+                change.poison(ItemTooLarge("what this timer caused is too large to store"), {"type": timer.name})
+            else:
+                _guarded(change, {"type": timer.event_type or timer.name}, change.fire, timer)
+            taken += 1
+        elif message is not None:
+            taken += _take_message(change, message, marked.known, too_large=batch_max == 0)
+            message = next(waiting, None)
+        else:
+            break
+        if change.ended:
+            break
+    return change if taken or state.status == "pending" else None
+
+
+def _take_message(change: Change, message: Message, known: frozenset[str], *, too_large: bool) -> int:
+    """Take the mails of one message; what is left when the execution ends is put back."""
+    mails = message.mails
+    for position, mail in enumerate(mails):
+        change.priority = max(change.priority, message.priority)
+        event = {"type": mail.type, "data": mail.data, "id": mail.id, "source": mail.source}
+        if too_large:
+            change.poison(ItemTooLarge("what this event caused is too large to store"), event)
+        else:
+            _guarded(change, event, change.take, mail, known=known)
+        if change.ended and position + 1 < len(mails):
+            change.rewritten.append((message, mails[position + 1 :]))
+            return position + 1
+    change.consumed.append(message)
+    return len(mails)
+
+
+def _guarded(change: Change, event: dict[str, Any], take: Any, *args: Any, **kwargs: Any) -> None:
+    """Take an event; an error that the chart does not turn into an event poisons the execution, not the worker."""
+    try:
+        take(*args, **kwargs)
+    except UnboundFunction as error:
+        raise Parked(str(error)) from None
+    except Exception as error:  # noqa: BLE001 - whatever it is, it fails this execution only
+        change.poison(error, event)
+
+
+def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
+    """Store a change, on condition that the stored state satisfies ``condition``; the new state.
+
+    What does not fit one transaction is recorded in it and performed at once, or by whoever comes next.
+    """
+    new, writes, caused = change.finish()
+    if fits(writes, caused, change.fans):
+        writes += caused
+    else:
+        change.data.sent = []
+        writes += spill_writes(rt, new, caused, change.fans)
+    put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
+    if writes:
+        yield from transact([put, *writes])
+    else:
+        yield from write(put)
+    if new.spill:
+        try:
+            new = yield from drain(rt, new)
+        except (ConditionFailed, Contention, OutcomeUnknown):
+            pass  # the note in the state stands: whoever moved it, or the next to look, goes on
+    return new
+
+
+def _look_at_marks(refused: ConditionFailed, marked: _Marked, moment: Instant) -> _Marked:
+    """Which event ids a refused commit showed to be taken already, and which marks have run out."""
+    known, stale = set(marked.known), dict(marked.stale)
+    for refusal in refused.refusals:
+        item = refusal.item if refusal is not None else None
+        if item is None or not str(item.get("sort", "")).startswith("s/"):
+            continue
+        if int(item["expires_at_s"]) * 1_000_000 < moment.earliest_us:
+            stale[str(item["sort"])] = int(item["expires_at_s"])
+        else:
+            known.add(str(item["sort"]))
+    return _Marked(frozenset(known), stale)
+
+
+# --- executions that take no events ---------------------------------------------------------------------------------
+
+
+def _bury(rt: Runtime, state: State, messages: Sequence[Message], moment: Instant, has_next: bool) -> Program[Advanced]:
+    """Turn the messages of an ended execution into dead letters; reports that nobody waits for are dropped."""
+    writes: list[AnyWrite] = []
+    for message in messages[:45]:
+        writes.append(Delete(message.key, present()))
+        lost = [mail for mail in message.mails if mail.kind in ("", "given")]
+        if lost:
+            n = str(message.key.sort)[2:].replace("/", "-")
+            reason = f"the execution had ended: {state.status}"
+            writes.append(dead_letter(state.id, moment.middle_us, n, reason, lost, rt.options.buckets))
+    if writes:
+        yield from transact(writes)
+    return Advanced(state, has_more=has_next or len(messages) > 45)
+
+
+def _set_aside(state: State, items: Sequence[Item]) -> Program[Advanced]:
+    """Take the messages of a suspended execution out of the index; resuming puts them back."""
+    writes: list[AnyWrite] = [
+        Update(EXECUTIONS.key_of(item), remove=("pending", "rank_us"), when=present())
+        for item in items
+        if "pending" in item
+    ]
+    if writes:
+        yield from transact(writes[:90])
+    return Advanced(state, has_more=len(writes) > 90)
+
+
+def _orphaned(rt: Runtime, id: str, items: Sequence[Item]) -> Program[Advanced]:
+    """Messages without an execution: a cancel leaves a cancelled state for the start to find, others wait an hour."""
+    if not items:
+        return Advanced(None)
+    moment = yield from now()
+    messages = [message_of(item) for item in items]
+    for message in messages:
+        if any(mail.kind == "cancel" for mail in message.mails):
+            tombstone = State(
+                id=id, version=1, status="cancelled", machine="", machine_hash="", data="{}", listed=False,
+                created_at_us=moment.middle_us, updated_at_us=moment.middle_us,
+            )  # fmt: skip
+            put = Put(EXECUTIONS, tombstone.to_item(rt.options.buckets), absent())
+            yield from transact([put, Delete(message.key, present())])
+            return Advanced(tombstone, has_more=len(messages) > 1)
+    old = [message for message in messages if message.sent_at_us + ORPHAN_US <= moment.earliest_us][:45]
+    if old:
+        writes: list[AnyWrite] = []
+        for message in old:
+            n = str(message.key.sort)[2:].replace("/", "-")
+            mails: list[Mail] = message.mails
+            reason = "there was no such execution within an hour"
+            writes += [
+                Delete(message.key, present()),
+                dead_letter(id, moment.middle_us, n, reason, mails, rt.options.buckets),
+            ]
+        yield from transact(writes)
+        return Advanced(None, has_more=len(old) < len(messages))
+    return (yield from _park(list(items), "there is no such execution yet"))
+
+
+def _park(items: Sequence[Item], reason: str) -> Program[Advanced]:
+    """Put off the next look at what stands in the index, longer each time; nothing else changes."""
+    moment = yield from now()
+    for item in items:
+        rank = item.get("rank_us")
+        if rank is None or int(rank) > moment.middle_us:
+            continue
+        times = int(item.get("parked_n", 0)) + 1
+        pause = min(PARK_MAX_US, PARK_FIRST_US * 2 ** min(times - 1, 10))
+        update = Update(
+            EXECUTIONS.key_of(item),
+            {"rank_us": moment.middle_us + pause, "parked_n": times, "parked": reason[:500]},
+            when=equals("rank_us", int(rank)),
+        )
+        try:
+            yield from write(update)
+        except ConditionFailed:
+            continue  # it moved by itself
+    return Advanced(None, parked=reason)

@@ -1,0 +1,426 @@
+"""From the steps of a chart to the writes of one commit.
+
+A :class:`Change` starts from a state as it was read, takes timers and mails one after the other through the pure step
+function, and gathers all that they cause. :meth:`Change.writes` then is one transaction: the state on condition that it
+is unchanged, each consumed message removed on condition that it is there, and everything that was caused.
+
+Order of one sender. A transaction's items may become visible one by one, so a receiver could see a sender's second
+message before its first. The state therefore keeps the keys that its last commit sent, and the next commit checks them,
+always true, unless this process saw that commit acknowledged: a transaction that is still under way conflicts with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from casework.errors import CaseworkError
+from casework.executions import joins
+from casework.executions.joins import ChildStart
+from casework.executions.mailbox import Mail, Message, mail_sort, put_message
+from casework.executions.runtime import Runtime
+from casework.executions.state import (
+    ID_HASH_BYTES,
+    RECENT_IDS,
+    Data,
+    Invoke,
+    State,
+    Timer,
+    decode_timers,
+    encode_data,
+    encode_timers,
+)
+from casework.executions.task_items import task_put, task_sort
+from casework.executions.trace import trace_writes
+from casework.kernel.conditions import absent, any_of, equals, present
+from casework.kernel.effects import Instant
+from casework.kernel.items import AnyWrite, Check, Delete, Key, Put
+from casework.kernel.schema import EXECUTIONS, FORMAT
+from casework.statechart import Machine
+from casework.statechart import snapshot as chart
+from casework.statechart.step import start, step
+
+ANYTHING = any_of(absent(), present())
+"""A condition that always holds: what matters is that its item is not in another transaction."""
+
+SEND_MAX = 60
+"""More messages, tasks and children than this in one commit are spilled; see ``spill``."""
+
+
+def id_hash(event_id: str) -> bytes:
+    """The 64 bits by which an event id is remembered."""
+    return hashlib.blake2b(event_id.encode(), digest_size=ID_HASH_BYTES).digest()
+
+
+def is_recent(recent_ids: bytes, digest: bytes) -> bool:
+    """Whether the digest is among the remembered ones."""
+    at = recent_ids.find(digest)
+    while at % ID_HASH_BYTES and at >= 0:
+        at = recent_ids.find(digest, at + 1)
+    return at >= 0
+
+
+def mark_sort(event_id: str) -> str:
+    """The sort key of an event id's mark."""
+    return f"s/{hashlib.blake2b(event_id.encode(), digest_size=16).hexdigest()}"
+
+
+class Change:
+    """Everything that one commit does to one execution.
+
+    Args:
+        rt: machines and options.
+        machine: the definition that the execution runs.
+        state: the state as it was read.
+        data: its decoded data; this change owns it.
+        now: the store's time.
+        held: True when this process wrote ``state`` itself and saw it acknowledged.
+    """
+
+    __slots__ = (
+        "checked", "consumed", "data", "ended", "events", "fans", "given", "later", "logs", "machine", "marks",
+        "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts", "state",
+        "status", "taken", "tasks", "timers",
+    )  # fmt: skip
+
+    def __init__(
+        self, rt: Runtime, machine: Machine, state: State, data: Data, now: Instant, *, held: bool = False
+    ) -> None:
+        self.rt = rt
+        self.machine = machine
+        self.state = state
+        self.status = "running" if state.status == "pending" else state.status
+        self.data = data
+        self.now = now
+        self.now_us = now.middle_us
+        self.timers = decode_timers(state.timers) if state.timers else []
+        self.consumed: list[Message] = []
+        self.rewritten: list[tuple[Message, list[Mail]]] = []
+        self.outbox: dict[str, list[Mail]] = {}
+        self.tasks: dict[str, Put] = {}
+        self.removed: list[Key] = []
+        self.starts: list[ChildStart] = []
+        self.fans: list[joins.Fan] = []
+        self.later: list[chart.Event] = []
+        self.logs: list[chart.Log] = []
+        self.events: list[dict[str, Any]] = []
+        self.given: list[bytes] = []
+        self.marks: list[str] = []
+        self.marks_stale: Mapping[str, int] = {}
+        self.taken = False
+        self.priority = 0
+        self.ended = state.ended
+        self.checked = [] if held else data.sent
+
+    # --- what goes in -----------------------------------------------------------------------------------------
+
+    def begin(self, input: Any) -> None:
+        """Enter the machine's initial states."""
+        self._apply(start(self.machine, input, self.now_us), "start")
+
+    def next_due(self) -> Timer | None:
+        """The earliest timer that is due for certain."""
+        if not self.timers:
+            return None
+        first = min(self.timers, key=lambda timer: timer.due_us)
+        return first if first.due_us <= self.now.earliest_us else None
+
+    def fire(self, timer: Timer) -> None:
+        """Let a due timer act: step its event, or send what was delayed."""
+        self.timers.remove(timer)
+        if not timer.event_type:
+            self.step(chart.timer_event(timer.name, timer.stay))
+        elif timer.to and timer.to != self.state.id:
+            self.outbox.setdefault(timer.to, []).append(Mail(timer.event_type, timer.data, "", self.state.id))
+        else:
+            self.step(chart.Event(timer.event_type, timer.data, "", self.state.id))
+
+    def take(self, mail: Mail, *, known: frozenset[str] = frozenset()) -> bool:
+        """Take one mail; False when it was a duplicate of an event id taken before.
+
+        Args:
+            mail: the mail.
+            known: sort keys of marks in the store that say that an event id was taken.
+        """
+        if mail.kind == "":
+            self.step(chart.Event(mail.type, mail.data, mail.id, mail.source))
+        elif mail.kind == "given":
+            digest = id_hash(mail.id)
+            if digest in self.given or is_recent(self.state.recent_ids, digest):
+                return False
+            if known and mark_sort(mail.id) in known:
+                return False
+            self.given.append(digest)
+            if self.rt.options.dedupe_window_s:
+                self.marks.append(mail.id)
+            self.step(chart.Event(mail.type, mail.data, mail.id, mail.source))
+        elif mail.kind == "result":
+            self._take_result(mail)
+        elif mail.kind == "child":
+            self._take_report(mail)
+        elif mail.kind == "cancel":
+            self.end("cancelled", {"message": "cancelled", "type": "Cancelled", "where": mail.source})
+        return True
+
+    def _take_result(self, mail: Mail) -> None:
+        waiting = self.data.invokes.get(mail.invoke)
+        if waiting is None or waiting.stay != mail.stay:
+            return  # of an earlier stay, or a stray one: its state was left
+        del self.data.invokes[mail.invoke]
+        self.step(chart.Event(mail.type, mail.data, "", mail.source, mail.stay, mail.invoke))
+
+    def _take_report(self, mail: Mail) -> None:
+        waiting = self.data.invokes.get(mail.invoke)
+        if waiting is None or waiting.stay != mail.stay or waiting.task:
+            return
+        verdict = joins.count(waiting, mail)
+        if verdict is None:
+            return
+        del self.data.invokes[mail.invoke]
+        self._cancel_children(mail.invoke, waiting)
+        if verdict.is_done:
+            self.step(chart.done_invoke(mail.invoke, waiting.stay, verdict.value))
+        else:
+            self.step(chart.error_invoke(mail.invoke, waiting.stay, verdict.value))
+
+    def step(self, event: chart.Event) -> None:
+        """Take an event through the chart, and all that it brings up at once."""
+        if self.ended:
+            return
+        self._apply(step(self.machine, self.data.snap, event, self.now_us), event.type)
+        while self.later and not self.ended:
+            follow = self.later.pop(0)
+            self._apply(step(self.machine, self.data.snap, follow, self.now_us), follow.type)
+
+    def rearm(self, result: chart.Step) -> None:
+        """Begin the timers and tasks of the active states again, as new stays."""
+        self.timers = []
+        self._apply(result, "redrive")
+
+    # --- what comes out ---------------------------------------------------------------------------------------
+
+    def _apply(self, result: chart.Step, event_type: str) -> None:
+        self.taken = self.taken or result.taken
+        before, self.data.snap = self.data.snap, result.snapshot
+        if self.rt.options.trace_max:
+            self.events.append({"event": event_type, "from": before.configuration, "to": result.snapshot.configuration})
+        for effect in result.effects:
+            _APPLY[type(effect)](self, effect)
+        if result.snapshot.status != "running":
+            self.end(result.snapshot.status, result.snapshot.error)
+
+    def _arm(self, effect: chart.ArmTimer) -> None:
+        self.timers.append(Timer(effect.due_us, effect.name, effect.stay))
+
+    def _disarm(self, effect: chart.CancelTimer) -> None:
+        self.timers = [t for t in self.timers if t.name != effect.name or t.stay != effect.stay or t.event_type]
+
+    def _start_task(self, effect: chart.StartTask) -> None:
+        self.data.invokes[effect.invoke_id] = Invoke(effect.stay, task=True)
+        sort = task_sort(effect.stay, effect.invoke_id)
+        self.tasks[sort] = task_put(self.rt, self.state, effect, self.now_us, self.data.redrives)
+
+    def _start_children(self, effect: chart.StartChildren) -> None:
+        machine = self.rt.machines.get(effect.src)
+        if machine is None:
+            message = f"no machine {effect.src!r} is known to this process"
+            error = {"message": message, "type": "UnknownMachine", "where": effect.state}
+            self.later.append(chart.error_invoke(effect.invoke_id, effect.stay, error))
+            return
+        if not effect.inputs:
+            self.later.append(chart.done_invoke(effect.invoke_id, effect.stay, []))
+            return
+        waiting, fan = joins.plan_children(effect, machine, self.state.id)
+        self.data.invokes[effect.invoke_id] = waiting
+        if len(fan.inputs) > SEND_MAX:
+            self.fans.append(fan)
+        else:
+            self.starts += fan.starts(0, len(fan.inputs))
+
+    def _stop(self, effect: chart.StopInvoke) -> None:
+        waiting = self.data.invokes.get(effect.invoke_id)
+        if waiting is None or waiting.stay != effect.stay:
+            return
+        del self.data.invokes[effect.invoke_id]
+        if waiting.task:
+            sort = task_sort(effect.stay, effect.invoke_id)
+            if self.tasks.pop(sort, None) is None:
+                self.removed.append(Key(EXECUTIONS, self.state.id, sort))
+        else:
+            self._cancel_children(effect.invoke_id, waiting)
+
+    def _cancel_children(self, invoke_id: str, waiting: Invoke) -> None:
+        """Tell children that have not reported to end; those begun in this very change are not begun at all."""
+        planned = len(self.starts) + len(self.fans)
+        self.starts = [s for s in self.starts if s.invoke != invoke_id or s.stay != waiting.stay]
+        self.fans = [f for f in self.fans if f.invoke != invoke_id or f.stay != waiting.stay]
+        if len(self.starts) + len(self.fans) < planned:
+            return
+        for ordinal in joins.unreported(waiting):
+            child = joins.child_id(self.state.id, invoke_id, waiting.stay, ordinal)
+            self.outbox.setdefault(child, []).append(Mail("cancel", None, "", self.state.id, kind="cancel"))
+
+    def _send(self, effect: chart.Send) -> None:
+        target = self._resolve(effect)
+        if target is None:
+            error = {"message": f"there is no {effect.to!r} to send to", "type": "NoTarget", "where": effect.event_type}
+            self.later.append(chart.Event("error.communication", error))
+        elif effect.delay_us > 0:
+            due = self.now_us + effect.delay_us
+            self.timers.append(Timer(due, effect.send_id, 0, target, effect.event_type, effect.data))
+        else:
+            self.outbox.setdefault(target, []).append(Mail(effect.event_type, effect.data, "", self.state.id))
+
+    def _resolve(self, effect: chart.Send) -> str | None:
+        if not effect.to:
+            return self.state.id
+        if effect.to == "parent":
+            return self.data.parent.id if self.data.parent else None
+        if effect.to.startswith("child:"):
+            invoke_id = effect.to.removeprefix("child:")
+            waiting = self.data.invokes.get(invoke_id)
+            if waiting is None or waiting.task or waiting.each:
+                return None
+            return joins.child_id(self.state.id, invoke_id, waiting.stay, 0)
+        return effect.to
+
+    def _cancel_send(self, effect: chart.CancelSend) -> None:
+        self.timers = [t for t in self.timers if not t.event_type or t.name != effect.send_id]
+
+    def _log(self, effect: chart.Log) -> None:
+        self.logs.append(effect)
+
+    def end(self, status: str, error: Any = None) -> None:
+        """End the execution: stop what it waits for, disarm its timers, report to its parent."""
+        if self.ended:
+            return
+        self.ended = True
+        self.taken = True
+        snap = self.data.snap
+        if snap.status == "running":
+            snap = chart.Snapshot(
+                snap.configuration, snap.context, "failed", snap.history, snap.stays, snap.stay_n, None, error,
+            )  # fmt: skip
+            self.data.snap = snap
+        for invoke_id, waiting in list(self.data.invokes.items()):
+            self._stop(chart.StopInvoke(invoke_id, waiting.stay))
+        self.timers = []
+        self.status = status
+        parent = self.data.parent
+        if parent is not None:
+            body = {"ok": status == "done", "value": snap.output if status == "done" else error}
+            mail = Mail(
+                "child", body, "", self.state.id, parent.stay, parent.invoke, kind="child", ordinal=parent.ordinal
+            )
+            self.outbox.setdefault(parent.id, []).append(mail)
+
+    def poison(self, error: BaseException, event: dict[str, Any]) -> None:
+        """End as failed because ``event`` could not be processed; it, the error and the state before are kept."""
+        kind = type(error).__name__
+        message = str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}"
+        self.data.failure = {"event": event, "error": {"message": message, "type": kind}}
+        self.end("failed", {"message": message, "type": kind, "where": str(event.get("type", ""))})
+
+    # --- the transaction --------------------------------------------------------------------------------------
+
+    def new_state(self) -> State:
+        """The state after this change, one version on."""
+        before, data = self.state, self.data
+        new = State(
+            id=before.id,
+            version=before.version + 1,
+            status=self.status,
+            machine=before.machine,
+            machine_hash=before.machine_hash,
+            parent_id=before.parent_id,
+            timers=encode_timers(self.timers),
+            recent_ids=before.recent_ids,
+            trace_n=before.trace_n,
+            last_sent_us=before.last_sent_us,
+            created_at_us=before.created_at_us,
+            updated_at_us=self.now_us,
+            listed=before.listed,
+            resume_status=before.resume_status,
+        )
+        if self.given:
+            new.recent_ids = (before.recent_ids + b"".join(self.given))[-RECENT_IDS * ID_HASH_BYTES :]
+        if self.outbox:
+            new.last_sent_us = max(self.now_us, before.last_sent_us + 1)
+        data.input = None
+        return new
+
+    def messages(self, new: State) -> list[Put]:
+        """The messages that this change sends, one item for each target."""
+        buckets = self.rt.options.buckets
+        sort = mail_sort(new.last_sent_us, new.id, new.version)
+        return [
+            put_message(target, sort, mails, buckets, sent_at_us=new.last_sent_us, priority=self.priority)
+            for target, mails in self.outbox.items()
+        ]
+
+    def finish(self) -> tuple[State, list[AnyWrite], list[AnyWrite]]:
+        """The new state, the writes that must go with it, and those that may be spilled."""
+        new = self.new_state()
+        buckets = self.rt.options.buckets
+        messages = self.messages(new) if self.outbox else []
+        self.data.sent = [(put.item["id"], put.item["sort"]) for put in messages]  # type: ignore[misc]
+        with_it: list[AnyWrite] = []
+        for message in self.consumed:
+            with_it.append(Delete(message.key, present()))
+        for message, rest in self.rewritten:
+            put = put_message(
+                message.key.partition, str(message.key.sort), rest, buckets,
+                sent_at_us=message.sent_at_us, priority=message.priority,
+            )  # fmt: skip
+            with_it.append(Put(put.table, put.item, present()))
+        with_it += self._checks(with_it)
+        with_it += [Delete(key) for key in self.removed]
+        with_it += [self._mark(event_id) for event_id in self.marks]
+        if self.events:
+            with_it += trace_writes(new, self.events, self.now_us, self.rt.options.trace_max)
+        caused: list[AnyWrite] = [*self.tasks.values(), *messages]
+        caused += [start.put(self.rt, self.now_us) for start in self.starts]
+        new.data = self.rt.encode(encode_data(self.data))
+        return new, with_it, caused
+
+    def _mark(self, event_id: str) -> Put:
+        """The mark of an event id, for the dedupe window; replaces one that has run out but was not reaped yet."""
+        sort = mark_sort(event_id)
+        stale = self.marks_stale.get(sort)
+        return Put(
+            EXECUTIONS,
+            {
+                "id": self.state.id,
+                "sort": sort,
+                "format": FORMAT,
+                "expires_at_s": self.now_us // 1_000_000 + self.rt.options.dedupe_window_s,
+            },
+            absent() if stale is None else equals("expires_at_s", stale),
+        )
+
+    def size(self) -> int:
+        """Writes that must go with the state, so far."""
+        return len(self.consumed) + len(self.removed) + len(self.marks) + len(self.checked)
+
+    def _checks(self, taken: Sequence[AnyWrite]) -> list[AnyWrite]:
+        if not self.checked:
+            return []
+        places = {(write.key.partition, write.key.sort) for write in taken}
+        return [
+            Check(Key(EXECUTIONS, partition, sort), ANYTHING)
+            for partition, sort in self.checked
+            if (partition, sort) not in places
+        ]
+
+
+_APPLY: dict[type, Any] = {
+    chart.ArmTimer: Change._arm,
+    chart.CancelTimer: Change._disarm,
+    chart.StartTask: Change._start_task,
+    chart.StartChildren: Change._start_children,
+    chart.StopInvoke: Change._stop,
+    chart.Send: Change._send,
+    chart.CancelSend: Change._cancel_send,
+    chart.Log: Change._log,
+}

@@ -1,0 +1,292 @@
+"""Control: cancel, terminate, suspend, resume, redrive, purge, migrate.
+
+Each is safe to repeat, and each is conditional on the version: a worker that is in the middle of a step loses the race
+or wins it, nothing in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from casework.errors import ConditionFailed, Contention, Misuse, OutcomeUnknown
+from casework.executions.advance import RACES, commit
+from casework.executions.change import Change
+from casework.executions.deliver import Execution, handle, read_state, view
+from casework.executions.mailbox import MAIL_BEGIN, MAIL_END, Mail
+from casework.executions.runtime import Parked, Runtime, machine_of, store_definition
+from casework.executions.spill import drain
+from casework.executions.state import STATE, Data, State, decode_data, decode_timers
+from casework.executions.task_items import TASK_BEGIN, TASK_END
+from casework.kernel.conditions import equals, present
+from casework.kernel.items import Delete, Item, Key, Put, Update
+from casework.kernel.programs import Program, call, get, now, query, query_all, sleep, token, transact, write
+from casework.kernel.schema import EXECUTIONS, bucket_of
+from casework.statechart import Machine, rearm
+
+CANCEL_EVENT = "cancel"
+"""The event by which ``cancel`` asks a machine to end by itself; a machine that does not know it is terminated."""
+
+
+def _with_state(attempt: Callable[[State], Program[State | None]], id: str) -> Program[State]:
+    """Let ``attempt`` write the state that was just read, again after lost races; it answers None for "look again"."""
+    lost = 0
+    while True:
+        state = yield from read_state(id)
+        try:
+            done = yield from attempt(state)
+            if done is not None:
+                return done
+        except (ConditionFailed, Contention, OutcomeUnknown):
+            pass
+        lost += 1
+        if RACES.gives_up(lost, 0):
+            raise Contention(f"execution {id!r}: lost {lost} races in a row; try again")
+        dice = yield from token()
+        yield from sleep(RACES.pause_s(lost, dice))
+
+
+def terminate(rt: Runtime, id: str, *, reason: str = "terminated") -> Program[Execution]:
+    """End an execution now, whatever its machine says: tasks and children are stopped, its parent is told.
+
+    An execution that has ended stays as it is. Raises NoSuchExecution.
+    """
+
+    def attempt(state: State) -> Program[State | None]:
+        if state.ended:
+            return state
+        if state.spill:
+            yield from drain(rt, state)
+            return None
+        moment = yield from now()
+        machine = rt.by_hash.get(state.machine_hash) or rt.machines.get(state.machine) or _NO_MACHINE
+        change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment)
+        if rt.options.trace_max:
+            change.events.append({"event": reason, "from": change.data.snap.configuration, "to": []})
+        change.end("cancelled", {"message": reason, "type": "Cancelled", "where": ""})
+        return (yield from commit(rt, change, state.unchanged()))
+
+    return view(rt, (yield from _with_state(attempt, id)))
+
+
+_NO_MACHINE = Machine.from_dict({"id": "none", "initial": "none", "states": {"none": {}}})
+"""Stands in where ending takes no step of a chart, so that an execution of an unknown machine can be ended too."""
+
+
+def cancel(rt: Runtime, id: str) -> Program[Execution]:
+    """Ask an execution to end: by a ``cancel`` event where its machine knows one, else by terminating it."""
+    state = yield from read_state(id)
+    if state.ended:
+        return view(rt, state)
+    try:
+        machine = yield from machine_of(rt, state)
+    except Parked:
+        return (yield from terminate(rt, id, reason="cancelled"))
+    if machine.accepts(CANCEL_EVENT) and state.status != "suspended":
+        execution, _ = yield from handle(rt, id, CANCEL_EVENT, {})
+        if execution.is_taken:
+            return execution
+    return (yield from terminate(rt, id, reason="cancelled"))
+
+
+def suspend(rt: Runtime, id: str) -> Program[Execution]:
+    """Stop an execution where it stands: events wait, timers do not fire, no task starts. Running tasks go on.
+
+    Raises NoSuchExecution; Misuse when it has ended.
+    """
+
+    def attempt(state: State) -> Program[State | None]:
+        if state.status == "suspended":
+            return state
+        if state.ended or state.status == "purging":
+            raise Misuse(f"execution {id!r} is {state.status} and cannot be suspended")
+        if state.spill:
+            yield from drain(rt, state)
+            return None
+        return (yield from _move_status(rt, state, "suspended", resume_status=state.status))
+
+    state = yield from _with_state(attempt, id)
+    for low, high in ((MAIL_BEGIN, MAIL_END), (TASK_BEGIN, TASK_END)):
+        items = yield from query_all(EXECUTIONS, id, low=low, high=high)
+        for item in items:
+            if "pending" in item:
+                yield from _write_if_there(
+                    Update(EXECUTIONS.key_of(item), remove=("pending", "rank_us"), when=_same_rank(item))
+                )
+    return view(rt, state)
+
+
+def resume(rt: Runtime, id: str) -> Program[Execution]:
+    """Let a suspended execution go on; timers that came due meanwhile fire now. Raises NoSuchExecution, Misuse."""
+
+    def attempt(state: State) -> Program[State | None]:
+        if state.status != "suspended":
+            if state.ended or state.status == "purging":
+                raise Misuse(f"execution {id!r} is {state.status}; only a suspended one can be resumed")
+            return state
+        return (yield from _move_status(rt, state, state.resume_status or "running", resume_status=""))
+
+    state = yield from _with_state(attempt, id)
+    moment = yield from now()
+    bucket = bucket_of(id, rt.options.buckets)
+    for low, high in ((MAIL_BEGIN, MAIL_END), (TASK_BEGIN, TASK_END)):
+        items = yield from query_all(EXECUTIONS, id, low=low, high=high)
+        for item in items:
+            if "pending" not in item:
+                attributes: dict[str, Any] = {"pending": f"work/{bucket}", "rank_us": moment.middle_us}
+                yield from _write_if_there(Update(EXECUTIONS.key_of(item), attributes, when=present("format")))
+    return view(rt, state)
+
+
+def _same_rank(item: Item) -> Any:
+    return equals("rank_us", item["rank_us"])
+
+
+def _write_if_there(update: Update) -> Program[None]:
+    try:
+        yield from write(update)
+    except (ConditionFailed, OutcomeUnknown):
+        return
+
+
+def _move_status(rt: Runtime, state: State, status: str, *, resume_status: str) -> Program[State]:
+    moment = yield from now()
+    new = msgspec.structs.replace(
+        state, version=state.version + 1, status=status, resume_status=resume_status, updated_at_us=moment.middle_us
+    )
+    yield from write(Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged()))
+    return new
+
+
+def redrive(rt: Runtime, id: str) -> Program[Execution]:
+    """Let a failed execution go on from the states in which it failed: their timers and tasks begin again.
+
+    Tasks get new idempotency keys. An event that could not be processed is taken again. Raises NoSuchExecution; Misuse
+    when the execution has not failed, or this process has not its machine.
+    """
+
+    def attempt(state: State) -> Program[State | None]:
+        if state.status != "failed":
+            raise Misuse(f"execution {id!r} is {state.status}; only a failed one can be driven again")
+        machine = yield from _machine_for(rt, state)
+        moment = yield from now()
+        data = decode_data(state, rt.decode(state.data))
+        change = Change(rt, machine, state, data, moment)
+        yield from call(_begin_again, change)
+        return (yield from commit(rt, change, state.unchanged()))
+
+    return view(rt, (yield from _with_state(attempt, id)))
+
+
+def _begin_again(change: Change) -> None:
+    data = change.data
+    failure, data.failure = data.failure, None
+    change.ended = False
+    change.status = "running"
+    data.redrives += 1
+    data.snap = msgspec.structs.replace(data.snap, status="running", error=None)
+    if not data.snap.configuration:
+        change.begin(data.input)
+        return
+    change.rearm(rearm(change.machine, data.snap, change.now_us))
+    event = failure["event"] if failure else None
+    if event is not None and event.get("type") and "data" in event:
+        change.take(Mail(event["type"], event["data"], event.get("id", ""), event.get("source", "")))
+
+
+def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Execution]:
+    """Let an execution go on with another definition of its machine: this process's, or the one given.
+
+    Every active state must be in the new definition, with the same timers and invocations. Raises Misuse with what does
+    not fit; NoSuchExecution.
+    """
+
+    def attempt(state: State) -> Program[State | None]:
+        if state.ended or state.spill:
+            raise Misuse(f"execution {id!r} is {'draining' if state.spill else state.status}; it cannot be migrated")
+        new_machine = machine or rt.machine_named(state.machine)
+        if new_machine.hash == state.machine_hash:
+            return state
+        data = decode_data(state, rt.decode(state.data))
+        problems = _misfits(new_machine, data, state)
+        if problems:
+            raise Misuse(f"execution {id!r} does not fit {new_machine.name!r}: {'; '.join(problems)}")
+        yield from store_definition(rt, new_machine)
+        moment = yield from now()
+        new = msgspec.structs.replace(
+            state, version=state.version + 1, machine=new_machine.name, machine_hash=new_machine.hash,
+            updated_at_us=moment.middle_us,
+        )  # fmt: skip
+        yield from write(Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged()))
+        return new
+
+    return view(rt, (yield from _with_state(attempt, id)))
+
+
+def _misfits(machine: Machine, data: Data, state: State) -> list[str]:
+    """Why an execution cannot go on with ``machine``."""
+    problems = []
+    timers: set[str] = set()
+    invokes: set[str] = set()
+    for path in data.snap.configuration:
+        try:
+            node = machine.state(path)
+        except (KeyError, Misuse):
+            problems.append(f"there is no state {path!r}")
+            continue
+        for active in (node, *node.ancestors):
+            timers |= {timer.name for timer in active.timers}
+            invokes |= {invoke.id for invoke in active.invokes}
+    problems += [f"it waits for {name!r}, which is not invoked there" for name in data.invokes if name not in invokes]
+    problems += [
+        f"its timer {timer.name!r} is not there"
+        for timer in decode_timers(state.timers)
+        if not timer.event_type and timer.name not in timers
+    ]
+    return problems
+
+
+def _machine_for(rt: Runtime, state: State) -> Program[Machine]:
+    try:
+        return (yield from machine_of(rt, state))
+    except Parked as reason:
+        raise Misuse(f"execution {state.id!r}: {reason}; give casework.open its machine") from None
+
+
+def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
+    """Delete an ended execution with everything in its partition, the state last; the number of items deleted.
+
+    A repeated or interrupted purge goes on where the first one stopped. Then the id is free.
+
+    Args:
+        rt: machines and options.
+        id: the execution.
+        force: purge one that has not ended, too; its children and its parent are not told.
+
+    Raises NoSuchExecution; Misuse when it has not ended.
+    """
+
+    def attempt(state: State) -> Program[State | None]:
+        if state.status == "purging":
+            return state
+        if not state.ended and not force:
+            raise Misuse(f"execution {id!r} is {state.status}; cancel it first, or purge with force")
+        return (yield from _move_status(rt, state, "purging", resume_status=""))
+
+    state = yield from _with_state(attempt, id)
+    deleted = 0
+    while True:
+        page = yield from query(EXECUTIONS, id, limit=91)
+        keys = [Key(EXECUTIONS, id, item["sort"]) for item in page.items if item["sort"] != STATE]  # type: ignore[arg-type]
+        if not keys:
+            break
+        yield from transact([Delete(key) for key in keys[:90]])
+        deleted += len(keys[:90])
+    try:
+        yield from transact([Delete(state.key, equals("status", "purging"))])
+    except (ConditionFailed, OutcomeUnknown):
+        if (yield from get(state.key)) is not None:
+            raise Contention(f"execution {id!r} was started again while it was purged") from None
+    return deleted + 1

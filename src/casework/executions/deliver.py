@@ -1,0 +1,311 @@
+"""Starting an execution, sending to it, handling an event in line, and looking at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from casework.errors import (
+    ConditionFailed,
+    Contention,
+    ExecutionExists,
+    Misuse,
+    NoSuchExecution,
+    OutcomeUnknown,
+    UnknownEvent,
+)
+from casework.executions.advance import RACES, commit
+from casework.executions.change import Change, mark_sort
+from casework.executions.joins import MAX_ID_BYTES, input_digest
+from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
+from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition, stored_definition
+from casework.executions.spill import drain
+from casework.executions.state import STATE, Data, State, decode_data, state_of
+from casework.kernel.conditions import absent
+from casework.kernel.effects import Instant
+from casework.kernel.programs import Program, call, get, now, sleep, token, transact
+from casework.kernel.schema import EXECUTIONS
+from casework.statechart import Machine, UnboundFunction, check_json
+from casework.statechart import snapshot as chart
+
+
+class Execution(msgspec.Struct, kw_only=True):
+    """An execution as it was at one moment."""
+
+    id: str
+    machine: str
+    machine_hash: str
+    status: str
+    """``pending``, ``running``, ``suspended``, ``done``, ``failed``, ``cancelled`` or ``purging``."""
+    version: int
+    configuration: list[str]
+    """Paths of the active atomic states."""
+    context: Any
+    output: Any = None
+    error: dict[str, Any] | None = None
+    waiting_for: list[str] = []
+    """Ids of the invocations under way."""
+    parent_id: str = ""
+    created_at_us: int = 0
+    updated_at_us: int = 0
+    is_duplicate: bool = False
+    """Of ``handle``: the event id had been taken before; nothing was changed."""
+    is_taken: bool = True
+    """Of ``handle``: whether the event changed anything; False for one that no transition matched."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is done, failed or cancelled."""
+        return self.status in ("done", "failed", "cancelled")
+
+    def is_in(self, state: str) -> bool:
+        """Whether the state at that path, or one inside it, is active."""
+        return any(path == state or path.startswith(state + ".") for path in self.configuration)
+
+
+def view(rt: Runtime, state: State) -> Execution:
+    """What a caller sees of a state."""
+    data = decode_data(state, rt.decode(state.data)) if state.machine else Data(chart.Snapshot([]))
+    snap = data.snap
+    return Execution(
+        id=state.id,
+        machine=state.machine,
+        machine_hash=state.machine_hash,
+        status=state.status,
+        version=state.version,
+        configuration=snap.configuration,
+        context=snap.context,
+        output=snap.output,
+        error=snap.error,
+        waiting_for=sorted(data.invokes),
+        parent_id=state.parent_id,
+        created_at_us=state.created_at_us,
+        updated_at_us=state.updated_at_us,
+    )
+
+
+def check_id(id: Any) -> None:
+    """Misuse unless ``id`` can be an execution's id: 1 to 512 bytes of printable text."""
+    if not isinstance(id, str) or not id or len(id.encode(errors="replace")) > MAX_ID_BYTES or not id.isprintable():
+        raise Misuse(f"{id!r:.80} is not an execution id; use 1 to {MAX_ID_BYTES} bytes of printable text")
+
+
+def check_event(machine: Machine, event_type: Any) -> None:
+    """UnknownEvent unless some state of the machine can take an event of this type."""
+    if not isinstance(event_type, str) or not event_type:
+        raise Misuse(f"{event_type!r:.80} is not an event type; use a non-empty string")
+    if not machine.accepts(event_type):
+        known = ", ".join(sorted(machine.event_types)) or "none"
+        raise UnknownEvent(f"machine {machine.name!r} has no transition for event {event_type!r}; it knows: {known}")
+
+
+def load(rt: Runtime, id: str) -> Program[Execution]:
+    """The execution as it is now; NoSuchExecution when there is none."""
+    state = yield from read_state(id)
+    return view(rt, state)
+
+
+def read_state(id: str) -> Program[State]:
+    """The state as it is stored; NoSuchExecution when there is none."""
+    item = yield from get(EXECUTIONS.key(id, STATE))
+    if item is None:
+        raise NoSuchExecution(f"there is no execution {id!r}; `casework list` shows those that there are")
+    return state_of(item)
+
+
+def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Execution]:
+    """Start an execution, or return the one that was started with the same id, machine and input.
+
+    Raises UnknownMachine, NotJson, Misuse before anything is written; ExecutionExists when the id is taken by another.
+    """
+    machine = rt.machine_named(name)
+    if id is None:
+        id = yield from token()
+    check_id(id)
+    check_json(input, "input")
+    yield from store_definition(rt, machine)
+    digest = input_digest(input)
+    moment = yield from now()
+    while True:
+        change = _first_change(rt, machine, id, digest, moment)
+        yield from _take(change, change.begin, input)
+        try:
+            state = yield from commit(rt, change, absent())
+        except ConditionFailed:
+            return (yield from _existing(rt, id, name, digest))
+        except OutcomeUnknown:
+            return (yield from _existing(rt, id, name, digest))
+        return view(rt, state)
+
+
+def _first_change(rt: Runtime, machine: Machine, id: str, digest: str, moment: Instant) -> Change:
+    state = State(
+        id=id, version=0, status="running", machine=machine.name, machine_hash=machine.hash,
+        created_at_us=moment.middle_us, updated_at_us=moment.middle_us,
+    )  # fmt: skip
+    return Change(rt, machine, state, Data(chart.Snapshot([]), input_digest=digest), moment, held=True)
+
+
+def _take(change: Change, take: Any, *args: Any) -> Program[Any]:
+    """Take something through the chart for a caller who hears of it when it cannot be done."""
+    try:
+        if has_functions(change.machine):
+            return (yield from call(take, *args))
+        return take(*args)
+    except UnboundFunction as error:
+        raise Misuse(f"{error}; register it in this process, or send the event and let a worker take it") from None
+
+
+def _existing(rt: Runtime, id: str, name: str, digest: str) -> Program[Execution]:
+    state = yield from read_state(id)
+    if state.status != "purging" and state.machine == name:
+        data = decode_data(state, rt.decode(state.data))
+        if data.input_digest == digest:
+            return view(rt, state)
+    raise ExecutionExists(
+        f"execution {id!r} exists already, with machine {state.machine!r} and other input; "
+        "choose another id, or purge it"
+    )
+
+
+def send(
+    rt: Runtime, id: str, event_type: str, data: Any, *, event_id: str | None = None, priority: int = 0
+) -> Program[None]:
+    """Put an event into an execution's mailbox; returns once it is stored.
+
+    Args:
+        rt: machines and options.
+        id: the execution.
+        event_type: must be known to its machine.
+        data: the payload, JSON.
+        event_id: the sender's own id of this event; it takes effect once within the dedupe window.
+        priority: 0 to 4; a higher one is looked at before messages of other executions.
+
+    Raises NoSuchExecution, UnknownEvent, NotJson, Misuse before anything is written.
+    """
+    check_json(data, "data")
+    check_id(id)
+    if priority not in range(MAX_PRIORITY + 1):
+        raise Misuse(f"priority is {priority!r}; it must be 0 to {MAX_PRIORITY}")
+    state = yield from read_state(id)
+    machine = yield from _known_machine(rt, state)
+    if machine is not None:
+        check_event(machine, event_type)
+    moment = yield from now()
+    yield from put_mail(rt, id, event_type, data, event_id, moment, priority)
+
+
+def put_mail(
+    rt: Runtime, id: str, event_type: str, data: Any, event_id: str | None, moment: Instant, priority: int
+) -> Program[None]:
+    """Store one event as a message, as a transaction with a token even though it is alone: others delete it."""
+    source = yield from token()
+    kind = "" if event_id is None else "given"
+    mail = Mail(event_type, data, event_id or "", "", kind=kind)
+    sent_at_us = rt.send_time_us(moment.middle_us)
+    sort = mail_sort(sent_at_us, source, 0)
+    put = put_message(id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, priority=priority)
+    yield from transact([put])
+
+
+def _known_machine(rt: Runtime, state: State) -> Program[Machine | None]:
+    """The machine of an execution for looking up its events, from this process or from its stored definition."""
+    try:
+        return (yield from machine_of(rt, state))
+    except Parked:
+        definition = yield from stored_definition(state.machine_hash)
+        return Machine.from_dict(definition) if definition is not None else None
+
+
+def handle(
+    rt: Runtime,
+    id: str,
+    event_type: str,
+    data: Any,
+    *,
+    event_id: str | None = None,
+    priority: int = 0,
+    held: State | None = None,
+) -> Program[tuple[Execution, State]]:
+    """Process an event in line, due timers before it; the execution afterwards, and its state to hold.
+
+    It may overtake queued messages. A duplicate is answered with the current state. After three lost rounds the event
+    is sent instead, and the state is the one before it. Arguments and errors are those of :func:`send`.
+
+    Args:
+        rt: machines and options.
+        id: the execution.
+        event_type: must be known to its machine.
+        data: the payload, JSON.
+        event_id: the sender's own id of this event.
+        priority: as for ``send``, where it comes to that.
+        held: the state that this process wrote last, if it saw that acknowledged; saves the read.
+    """
+    check_json(data, "data")
+    check_id(id)
+    own_id = event_id
+    if own_id is None:
+        own_id = yield from token()
+    mail = Mail(event_type, data, own_id, "", kind="given")
+    marks: frozenset[str] = frozenset()
+    lost = 0
+    while lost < 3:
+        state = held if held is not None else (yield from read_state(id))
+        if state.spill:
+            state = yield from drain(rt, state)
+        machine = yield from _machine_here(rt, state)
+        check_event(machine, event_type)
+        moment = yield from now()
+        if state.ended or state.status in ("suspended", "purging"):
+            yield from put_mail(rt, id, event_type, data, own_id, moment, priority)
+            return _answer(rt, state, is_taken=False), state
+        change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment, held=held is not None)
+        is_new = yield from _take(change, _take_in_line, change, mail, marks)
+        if not is_new:
+            state = state if held is None else (yield from read_state(id))
+            return _answer(rt, state, is_duplicate=True, is_taken=False), state
+        try:
+            new = yield from commit(rt, change, state.unchanged())
+            return _answer(rt, new, is_taken=change.taken), new
+        except ConditionFailed as refused:
+            if refused.refusals[0] is None:
+                marks |= {mark_sort(own_id)}
+        except (Contention, OutcomeUnknown):
+            pass
+        if held is None:
+            lost += 1
+            yield from sleep(RACES.pause_s(lost, own_id + str(lost)))
+        held = None
+    moment = yield from now()
+    yield from put_mail(rt, id, event_type, data, own_id, moment, priority)
+    state = yield from read_state(id)
+    return _answer(rt, state), state
+
+
+def _take_in_line(change: Change, mail: Mail, marks: frozenset[str]) -> bool:
+    """Begin what is pending, fire what is due, take the event; False when it is a duplicate."""
+    if change.state.status == "pending":
+        change.begin(change.data.input)
+    for _ in range(change.rt.options.batch_max):
+        timer = change.next_due()
+        if timer is None or change.ended:
+            break
+        change.fire(timer)
+    return change.take(mail, known=marks)
+
+
+def _machine_here(rt: Runtime, state: State) -> Program[Machine]:
+    try:
+        return (yield from machine_of(rt, state))
+    except Parked as reason:
+        raise Misuse(
+            f"execution {state.id!r} cannot be advanced here: {reason}; give casework.open its machine"
+        ) from None
+
+
+def _answer(rt: Runtime, state: State, *, is_duplicate: bool = False, is_taken: bool = True) -> Execution:
+    execution = view(rt, state)
+    execution.is_duplicate = is_duplicate
+    execution.is_taken = is_taken
+    return execution

@@ -1,0 +1,164 @@
+"""Children and joins: who is started, who has reported, and when a join decides.
+
+A parent creates its children's state items itself, pending. Their ids derive from the parent, the stay and an ordinal,
+so that a start that runs twice finds itself. A child always reports its end, in the transaction that ends it; the
+parent counts reports in its own state and takes no step until the join decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from casework.executions.mailbox import Mail
+from casework.executions.runtime import Runtime
+from casework.executions.state import Data, Invoke, Parent, State, encode_data
+from casework.kernel.conditions import absent
+from casework.kernel.items import Put
+from casework.kernel.schema import EXECUTIONS
+from casework.statechart import Machine
+from casework.statechart import snapshot as chart
+
+MAX_INLINE_RESULTS_BYTES = 64 * 1024
+"""Results of a join are handed to the chart while they are no larger in all; else they are read from the children."""
+
+MAX_ID_BYTES = 512
+
+
+def child_id(parent: str, invoke: str, stay: int, ordinal: int) -> str:
+    """The id of a child, always the same for the same parent, stay and ordinal."""
+    id = f"{parent}/{invoke}.{stay}.{ordinal}"
+    if len(id.encode()) <= MAX_ID_BYTES:
+        return id
+    return f"~{hashlib.blake2b(id.encode(), digest_size=24).hexdigest()}"
+
+
+class ChildStart(NamedTuple):
+    """One child to start."""
+
+    id: str
+    parent: str
+    invoke: str
+    stay: int
+    ordinal: int
+    machine: str
+    machine_hash: str
+    input: Any
+
+    def put(self, rt: Runtime, now_us: int) -> Put:
+        """The write that creates the child, pending, unless something is there."""
+        data = Data(
+            chart.Snapshot([]),
+            input=self.input,
+            input_digest=input_digest(self.input),
+            parent=Parent(self.parent, self.invoke, self.stay, self.ordinal),
+        )
+        state = State(
+            id=self.id,
+            version=1,
+            status="pending",
+            machine=self.machine,
+            machine_hash=self.machine_hash,
+            data=rt.encode(encode_data(data)),
+            parent_id=self.parent,
+            created_at_us=now_us,
+            updated_at_us=now_us,
+            listed=False,
+        )
+        return Put(EXECUTIONS, state.to_item(rt.options.buckets), absent())
+
+
+def input_digest(input: Any) -> str:
+    """A digest of an execution's input, by which a repeated start is told from another one."""
+    return hashlib.blake2b(msgspec.json.encode(input, order="deterministic"), digest_size=12).hexdigest()
+
+
+class Fan(msgspec.Struct):
+    """All children of one invocation; a large one is spilled as this frozen list and started in chunks."""
+
+    parent: str
+    invoke: str
+    stay: int
+    machine: str
+    machine_hash: str
+    inputs: list[Any]
+    first: int = 0
+    """Ordinal of the first input."""
+
+    def starts(self, begin: int, end: int) -> list[ChildStart]:
+        """The children from position ``begin`` to before ``end`` of this list."""
+        return [
+            ChildStart(
+                child_id(self.parent, self.invoke, self.stay, self.first + i), self.parent, self.invoke, self.stay,
+                self.first + i, self.machine, self.machine_hash, self.inputs[i],
+            )
+            for i in range(begin, min(end, len(self.inputs)))
+        ]  # fmt: skip
+
+
+def plan_children(effect: chart.StartChildren, machine: Machine, parent: str) -> tuple[Invoke, Fan]:
+    """What the parent remembers about an invocation of children, and the children."""
+    total = len(effect.inputs)
+    need = total if effect.join == "all" else 1 if effect.join == "any" else min(int(effect.join), total)
+    waiting = Invoke(effect.stay, each=effect.each, total=total, machine=machine.name, need=need)
+    return waiting, Fan(parent, effect.invoke_id, effect.stay, machine.name, machine.hash, effect.inputs)
+
+
+class Verdict(NamedTuple):
+    """A join's decision."""
+
+    is_done: bool
+    value: Any
+
+
+def count(waiting: Invoke, report: Mail) -> Verdict | None:
+    """Count a child's report; the verdict once the join is decided, None before.
+
+    A join fails as soon as too few children are left to satisfy it: ``all`` on the first failure.
+    """
+    bit = 1 << report.ordinal
+    seen = int(waiting.seen, 16) if waiting.seen else 0
+    if seen & bit or report.ordinal >= waiting.total:
+        return None
+    seen |= bit
+    waiting.seen = f"{seen:x}"
+    body = report.data
+    if body["ok"]:
+        waiting.done += 1
+        _keep(waiting, report.ordinal, body["value"])
+        if waiting.done >= waiting.need:
+            return Verdict(True, _output(waiting))
+    elif seen.bit_count() - waiting.done > waiting.total - waiting.need:
+        error = body["value"] if isinstance(body["value"], dict) else {"message": str(body["value"])}
+        return Verdict(False, {**error, "child": report.source, "index": report.ordinal})
+    return None
+
+
+def _keep(waiting: Invoke, ordinal: int, value: Any) -> None:
+    """Keep a child's result, unless the results of all outgrow the state."""
+    if not waiting.inline:
+        return
+    waiting.bytes += len(msgspec.json.encode(value))
+    if waiting.bytes > MAX_INLINE_RESULTS_BYTES:
+        waiting.results = {}
+        waiting.inline = False
+    else:
+        waiting.results[str(ordinal)] = value
+
+
+def _output(waiting: Invoke) -> Any:
+    if not waiting.inline:
+        return None
+    values = [waiting.results[key] for key in sorted(waiting.results, key=int)]
+    return values if waiting.each else values[0]
+
+
+def unreported(waiting: Invoke) -> Iterator[int]:
+    """Ordinals of the children that have not reported."""
+    seen = int(waiting.seen, 16) if waiting.seen else 0
+    for ordinal in range(waiting.total):
+        if not seen >> ordinal & 1:
+            yield ordinal

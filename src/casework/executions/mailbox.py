@@ -1,0 +1,125 @@
+"""Messages to an execution, and dead letters, in its own partition.
+
+All that one commit sends to one execution is one item, at ``e/<send time>/<source>/<n>``. Keys of one sender ascend,
+since a sender's send times do. Dead letters stand at ``l/``, behind the mailbox in sort order, so that one query reads
+the state and the waiting messages and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from casework.errors import CorruptItem
+from casework.kernel.items import Item, Key, Put
+from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
+
+MAIL_BEGIN = "e/"
+MAIL_END = "e0"
+"""First sort key behind all messages: ``0`` follows ``/``."""
+
+DEAD_BEGIN, DEAD_END = "l/", "l0"
+DEAD_LETTER_DAYS = 14
+
+PRIORITY_HEAD_START_US = 60_000_000
+"""Each step of priority puts a message ahead of what was due up to a minute before it."""
+
+MAX_PRIORITY = 4
+
+
+class Mail(msgspec.Struct, array_like=True, omit_defaults=True):
+    """One event inside a message."""
+
+    type: str
+    data: Any = None
+    id: str = ""
+    source: str = ""
+    stay: int = 0
+    invoke: str = ""
+    kind: str = ""
+    """``""`` or ``given`` (a caller gave its id): an event; ``result`` of a task; ``child``: a report; ``cancel``."""
+    ordinal: int = 0
+
+
+class Message(msgspec.Struct):
+    """A message as it was read."""
+
+    key: Key
+    sent_at_us: int
+    mails: list[Mail]
+    rank_us: int = 0
+    priority: int = 0
+
+
+_decode_mails = msgspec.json.Decoder(list[Mail]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def short(source: str) -> str:
+    """A source's part of a message key: itself, or a digest of it when it is long or holds a slash."""
+    if len(source) <= 40 and "/" not in source:
+        return source
+    return hashlib.blake2b(source.encode(), digest_size=12).hexdigest()
+
+
+def mail_sort(sent_at_us: int, source: str, n: int) -> str:
+    """The sort key of a message; ascending in time, then by sender and number."""
+    return f"e/{sent_at_us:017d}/{short(source)}/{n}"
+
+
+def message_item(
+    target: str, sort: str, mails: Sequence[Mail], buckets: int, *, sent_at_us: int, priority: int = 0
+) -> Item:
+    """The item of a message: in the ``pending`` index at its send time, less its priority's head start."""
+    item: Item = {
+        "id": target,
+        "sort": sort,
+        "format": FORMAT,
+        "mails": _encode(mails).decode(),
+        "pending": f"work/{bucket_of(target, buckets)}",
+        "rank_us": sent_at_us - priority * PRIORITY_HEAD_START_US,
+    }
+    if priority:
+        item["priority"] = priority
+    return item
+
+
+def put_message(
+    target: str, sort: str, mails: Sequence[Mail], buckets: int, *, sent_at_us: int, priority: int = 0
+) -> Put:
+    """The write that sends a message."""
+    return Put(EXECUTIONS, message_item(target, sort, mails, buckets, sent_at_us=sent_at_us, priority=priority))
+
+
+def message_of(item: Mapping[str, Any]) -> Message:
+    """The message in ``item``; CorruptItem, NewerFormat when it cannot be read."""
+    sort = item["sort"]
+    check_format(item, f"message {sort!r} of execution {item['id']!r}")
+    try:
+        return Message(
+            Key(EXECUTIONS, item["id"], sort),
+            int(sort[2:19]),
+            _decode_mails(item["mails"]),
+            item.get("rank_us", 0),
+            item.get("priority", 0),
+        )
+    except (KeyError, ValueError, msgspec.DecodeError) as error:
+        raise CorruptItem(f"message {sort!r} of execution {item['id']!r} cannot be read: {error}") from None
+
+
+def dead_letter(id: str, at_us: int, n: str, reason: str, mails: Sequence[Mail], buckets: int) -> Put:
+    """The write that keeps mails nobody can take, with the reason, for ``DEAD_LETTER_DAYS``."""
+    item: Item = {
+        "id": id,
+        "sort": f"l/{at_us:017d}/{n}",
+        "format": FORMAT,
+        "reason": reason,
+        "mails": _encode(mails).decode(),
+        "expires_at_s": at_us // 1_000_000 + DEAD_LETTER_DAYS * 86_400,
+        "listing": f"dead/{bucket_of(id, buckets)}",
+        "listed": f"{at_us:017d}/{id}",
+    }
+    return Put(EXECUTIONS, item)

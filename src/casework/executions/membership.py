@@ -1,0 +1,92 @@
+"""Which worker looks at which bucket: rendezvous hashing over the workers that were heard of lately.
+
+Workers tell each other that they are there through the registry. When their number changes they disagree for a
+moment, and a bucket is looked at twice or not at all until the next heartbeat; both are harmless, since a look is safe
+to repeat and a bucket's work waits in the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+
+from casework.errors import StoreError
+from casework.kernel.items import Put, Update
+from casework.kernel.programs import Program, now, query, sleep, token, write
+from casework.kernel.schema import FORMAT, REGISTRY
+
+log = logging.getLogger("casework.worker")
+
+WORKERS = "worker"
+"""Partition of the registry in which workers stand."""
+
+MISSED_BEATS = 3
+"""A worker that missed so many heartbeats is taken for dead."""
+
+
+class Membership:
+    """What one worker knows of the others."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.others: list[str] = []
+
+    def own_buckets(self, buckets: int) -> Sequence[int]:
+        """The buckets for which this worker scores highest; all while it has heard of nobody."""
+        if not self.others:
+            return range(buckets)
+        names = [self.name, *self.others]
+        return [bucket for bucket in range(buckets) if max(names, key=lambda n: _score(n, bucket)) == self.name]
+
+
+def _score(name: str, bucket: int) -> bytes:
+    return hashlib.blake2b(f"{bucket}/{name}".encode(), digest_size=8).digest()
+
+
+def beat(membership: Membership, heartbeat_s: float) -> Program[None]:
+    """Say that this worker is there, and look who else is."""
+    if not membership.name:
+        membership.name = yield from token()
+    moment = yield from now()
+    heard_us = moment.middle_us
+    yield from write(
+        Put(
+            REGISTRY,
+            {
+                "kind": WORKERS,
+                "name": membership.name,
+                "format": FORMAT,
+                "heard_us": heard_us,
+                "expires_at_s": heard_us // 1_000_000 + 86_400,
+            },
+        )
+    )
+    oldest_us = heard_us - int(MISSED_BEATS * heartbeat_s * 1e6)
+    page = yield from query(REGISTRY, WORKERS)
+    membership.others = [
+        str(item["name"])
+        for item in page.items
+        if item["name"] != membership.name and int(item.get("heard_us", 0)) >= oldest_us
+    ]
+
+
+def keep_membership(membership: Membership, heartbeat_s: float) -> Program[None]:
+    """Beat for ever; a store that does not answer is asked again at the next beat."""
+    while True:
+        try:
+            yield from beat(membership, heartbeat_s)
+        except StoreError as error:
+            log.warning("heartbeat: %s: %s", type(error).__name__, error)
+        yield from sleep(heartbeat_s)
+
+
+def leave(membership: Membership) -> Program[None]:
+    """Say that this worker is gone, so that others take its buckets at once."""
+    if not membership.name:
+        return
+    key = REGISTRY.key(WORKERS, membership.name)
+    try:
+        yield from write(Update(key, {"heard_us": 0, "format": FORMAT}))
+    except StoreError as error:
+        log.warning("leaving: %s: %s", type(error).__name__, error)

@@ -1,0 +1,202 @@
+"""Running one claimed task: the function beside a heartbeat, and what becomes of its result.
+
+The function gets a :class:`TaskContext`. While it runs, its lease is renewed; when the claim is lost, the function is
+told and what it returns is dropped. It is cancelled at its timeout where it can be: a coroutine is, a thread is not,
+but what it returns later counts no more.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from casework.errors import CorruptItem, LeaseLost, StoreError, TaskFailed
+from casework.executions.runtime import Parked, Runtime
+from casework.executions.task_items import Task, public_token
+from casework.executions.tasks import (
+    attempt_failed,
+    fail_task,
+    finish_task,
+    keep_for_outside,
+    park_task,
+    release_task,
+    renew_task,
+    task_input,
+)
+from casework.kernel.effects import Flag
+from casework.kernel.programs import Program, call_blocking, now, race, spawn
+
+log = logging.getLogger("casework.worker")
+
+
+class Later:
+    """What a task returns when somebody else completes it: see ``casework.LATER``."""
+
+    def __repr__(self) -> str:
+        return "casework.LATER"
+
+
+LATER = Later()
+"""Return it from a task that a webhook or a person completes with ``app.complete_task(task.token, result)``."""
+
+
+class TaskContext:
+    """What a task function gets as its first argument."""
+
+    def __init__(self, task: Task) -> None:
+        self.execution_id = task.id
+        self.name = task.name
+        self.attempt = task.attempt
+        """1 for the first attempt; crashed attempts count."""
+        self.idempotency_key = task.key
+        """The same for every attempt at this task; give it to whatever the function calls."""
+        self.token = public_token(task)
+        """Completes the task from outside, after ``return casework.LATER``."""
+        self.details: Any = msgspec.json.decode(task.details) if task.details else None
+        """What an earlier attempt gave to ``heartbeat``."""
+        self.is_lost = False
+        """Another worker took over, or the state was left: what this call returns is dropped."""
+        self.beats = 0
+
+    def heartbeat(self, details: Any = None) -> None:
+        """Say that the function is alive; ``details`` (JSON) are kept for the next attempt, should this one crash.
+
+        Raises LeaseLost when the claim was lost, so that the function can end.
+        """
+        if details is not None:
+            self.details = details
+        self.beats += 1
+        if self.is_lost:
+            raise LeaseLost(f"task {self.idempotency_key!r} was taken over, or its state was left; stop working on it")
+
+
+class TaskRunner:
+    """One claimed task under way.
+
+    Args:
+        rt: machines and options.
+        task: the claim.
+        ring: asks for a look at an execution.
+    """
+
+    def __init__(self, rt: Runtime, task: Task, ring: Callable[[str], None]) -> None:
+        self.rt = rt
+        self.task = task
+        self.ring = ring
+        self.give_back = Flag()
+        """Set when the worker leaves and waits no longer."""
+        self.context = TaskContext(task)
+
+
+def find_function(rt: Runtime, task: Task) -> Callable[..., Any]:
+    """The function of a task; Parked when this process has none of that name."""
+    machine = rt.machines.get(task.machine)
+    function = machine.tasks.get(task.src) if machine is not None else None
+    if function is None:
+        raise Parked(f"this process has no task {task.src!r} of machine {task.machine!r}")
+    return function
+
+
+def run_task(runner: TaskRunner) -> Program[None]:
+    """Run the function of a claimed task, keep its lease alive, and store what came of it."""
+    rt, task = runner.rt, runner.task
+    try:
+        function = find_function(rt, task)
+        given = task_input(rt, task)
+    except (Parked, CorruptItem) as reason:
+        rank_us = task.lease_until_us
+        yield from release_task(task)
+        moment = yield from now()
+        yield from park_task(task.place, str(reason), rank_us, moment)
+        return
+    kwargs: Mapping[str, Any] = given if isinstance(given, dict) else {} if given is None else {"input": given}
+    handle = yield from spawn(call_blocking(function, runner.context, **kwargs), f"function {task.src}")
+    failure = yield from _watch(runner, handle)
+    if failure is not None:
+        handle.cancel()
+        yield from _settle_failure(runner, failure)
+        return
+    outcome = handle.outcome
+    if outcome is None:
+        return
+    if outcome.error is not None:
+        kept = yield from _settle_error(runner, outcome.error)
+    elif isinstance(outcome.value, Later):
+        kept = yield from keep_for_outside(task)
+    else:
+        kept = yield from finish_task(rt, task, outcome.value)
+    if not kept:
+        log.info("task %r: the claim was lost, its result is dropped", task.key)
+    runner.ring(task.id)
+
+
+def _watch(runner: TaskRunner, handle: Any) -> Program[str | None]:
+    """Renew the lease until the function ends (None), or say why it must not go on."""
+    task, context = runner.task, runner.context
+    started = yield from now()
+    beat_us = started.middle_us
+    beats = 0
+    pause_s = task.lease_us / 3e6
+    limits = [limit / 1e6 for limit in (task.options.timeout_us, task.options.heartbeat_us) if limit]
+    while True:
+        yield from race(handle, runner.give_back, timeout_s=min([pause_s, *limits]))
+        if handle.done:
+            return None
+        if runner.give_back.is_set:
+            return "leaving"
+        moment = yield from now()
+        if context.beats != beats:
+            beats, beat_us = context.beats, moment.middle_us
+        if task.options.timeout_us and moment.middle_us - started.middle_us >= task.options.timeout_us:
+            return "timeout"
+        if task.options.heartbeat_us and moment.middle_us - beat_us >= task.options.heartbeat_us:
+            return "heartbeat"
+        try:
+            kept = yield from renew_task(task, details=context.details)
+        except StoreError as error:
+            log.warning("task %r: lease not renewed: %s", task.key, error)
+            kept = moment.earliest_us < task.lease_until_us
+        if not kept:
+            context.is_lost = True
+            return "lost"
+
+
+def _settle_failure(runner: TaskRunner, why: str) -> Program[None]:
+    runner.context.is_lost = True
+    if why == "leaving":
+        yield from release_task(runner.task)
+        return
+    if why == "lost":
+        log.info("task %r: the claim was lost while the function ran", runner.task.key)
+        return
+    limit_us = runner.task.options.timeout_us if why == "timeout" else runner.task.options.heartbeat_us
+    message = f"no {'result' if why == 'timeout' else 'heartbeat'} within {limit_us / 1e6:g} s"
+    yield from attempt_failed(runner.rt, runner.task, {"message": message, "type": "Timeout"})
+    runner.ring(runner.task.id)
+
+
+def _settle_error(runner: TaskRunner, error: BaseException) -> Program[bool]:
+    rt, task = runner.rt, runner.task
+    body = {"message": str(error)[:4000], "type": type(error).__name__}
+    is_final = isinstance(error, TaskFailed) and not error.retry
+    if isinstance(error, TypeError) and not _fits(runner):
+        is_final = True
+        body["message"] = f"task {task.src!r} cannot take its input: {error}"
+    log.info("task %r attempt %d: %s: %s", task.key, task.attempt, body["type"], body["message"])
+    if is_final:
+        return (yield from fail_task(rt, task, body))
+    return (yield from attempt_failed(rt, task, body))
+
+
+def _fits(runner: TaskRunner) -> bool:
+    """Whether the function's parameters can take the input; when not, no retry will help."""
+    try:
+        function = find_function(runner.rt, runner.task)
+        inspect.signature(function).bind(runner.context, **task_input(runner.rt, runner.task))
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,158 @@
+"""What the programs of this package must know beside the store: machines, options, and what this process remembers.
+
+A :class:`Runtime` is plain data. It holds no client, no clock and no lock; the facade makes one per application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from casework.errors import CorruptItem, UnknownMachine
+from casework.executions.state import State
+from casework.kernel.items import Put
+from casework.kernel.programs import Program, get, write
+from casework.kernel.schema import DEFAULT_BUCKETS, FORMAT, MACHINES, check_format
+from casework.statechart import Machine
+
+
+class Codec(Protocol):
+    """Turns context, messages and results into what is stored, and back; may encrypt."""
+
+    def encode(self, text: str) -> str:
+        """The text to store."""
+
+    def decode(self, text: str) -> str:
+        """The text that was given to ``encode``."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of an application's executions."""
+
+    buckets: int = DEFAULT_BUCKETS
+    """Buckets of the indexes; fixed when the tables were made."""
+    trace_max: int = 0
+    """Keep so many trace entries per execution; 0 keeps none and costs nothing."""
+    dedupe_window_s: int = 0
+    """Refuse repeated event ids for so long, at the price of a mark per event; 0: the last 32 ids only."""
+    batch_max: int = 64
+    """At most so many events of one execution go into one commit."""
+    microsteps_max: int = 1000
+    """Bound on what one event may set off inside a chart."""
+
+
+class Parked(Exception):
+    """This process cannot advance the execution, another may: its next look is put off, nothing else changes."""
+
+
+class Runtime:
+    """Machines by name and hash, options, and what this process knows to be stored.
+
+    Args:
+        machines: the machines of this process, with their functions.
+        options: settings.
+        codec: what stores context, messages and results.
+    """
+
+    def __init__(
+        self, machines: Sequence[Machine] = (), options: Options | None = None, codec: Codec | None = None
+    ) -> None:
+        self.options = options or Options()
+        self.codec = codec
+        self.machines: dict[str, Machine] = {}
+        self.by_hash: dict[str, Machine] = {}
+        self.stored: set[str] = set()
+        self._sent_at_us = 0
+        for machine in machines:
+            self.add(machine)
+
+    def add(self, machine: Machine) -> None:
+        """Let this process run ``machine``."""
+        self.machines[machine.name] = machine
+        self.by_hash[machine.hash] = machine
+
+    def machine_named(self, name: str) -> Machine:
+        """The machine of that name; UnknownMachine with the names that there are."""
+        try:
+            return self.machines[name]
+        except KeyError:
+            known = ", ".join(sorted(self.machines)) or "none"
+            raise UnknownMachine(
+                f"no machine {name!r} was given to casework.open(machines=[...]); known: {known}"
+            ) from None
+
+    def send_time_us(self, now_us: int) -> int:
+        """The send time of a message from outside: later than that of any that this process sent before."""
+        self._sent_at_us = max(now_us, self._sent_at_us + 1)
+        return self._sent_at_us
+
+    def encode(self, text: str) -> str:
+        """What to store for a text of the user's."""
+        return text if self.codec is None else self.codec.encode(text)
+
+    def decode(self, text: str) -> str:
+        """The text of the user's that was stored."""
+        if self.codec is None:
+            return text
+        try:
+            return self.codec.decode(text)
+        except Exception as error:
+            raise CorruptItem(f"the codec cannot decode a stored text: {error!r}") from error
+
+
+def has_functions(machine: Machine) -> bool:
+    """Whether a step of this machine may run functions of the user's, which may be slow."""
+    return bool(machine.actions or machine.guards)
+
+
+def store_definition(rt: Runtime, machine: Machine) -> Program[None]:
+    """Keep a machine's definition under its hash, once per process and hash."""
+    if machine.hash in rt.stored:
+        return
+    found = yield from get(MACHINES.key(machine.hash))
+    if found is None:
+        yield from write(Put(MACHINES, _definition_item(machine)))
+    rt.stored.add(machine.hash)
+
+
+def _definition_item(machine: Machine) -> dict[str, Any]:
+    return {
+        "hash": machine.hash,
+        "format": FORMAT,
+        "name": machine.name,
+        "definition": msgspec.json.encode(machine.definition).decode(),
+    }
+
+
+def machine_of(rt: Runtime, state: State) -> Program[Machine]:
+    """The machine that an execution runs: the definition it started with, with this process's functions.
+
+    Raises Parked when this process has no machine of that name, or the definition is stored nowhere.
+    """
+    known = rt.by_hash.get(state.machine_hash)
+    if known is not None:
+        return known
+    current = rt.machines.get(state.machine)
+    if current is None:
+        raise Parked(f"this process has no machine {state.machine!r}")
+    definition = yield from stored_definition(state.machine_hash)
+    if definition is None:
+        raise Parked(f"definition {state.machine_hash[:12]} of machine {state.machine!r} is not stored")
+    machine = current.rebound(definition)
+    rt.by_hash[state.machine_hash] = machine
+    return machine
+
+
+def stored_definition(hash: str) -> Program[dict[str, Any] | None]:
+    """The definition stored under ``hash``, if any."""
+    item = yield from get(MACHINES.key(hash))
+    if item is None:
+        return None
+    check_format(item, f"machine definition {hash[:12]}")
+    try:
+        definition: dict[str, Any] = msgspec.json.decode(str(item["definition"]))
+    except (KeyError, msgspec.DecodeError) as error:
+        raise CorruptItem(f"machine definition {hash[:12]} cannot be read: {error}") from None
+    return definition

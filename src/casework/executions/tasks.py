@@ -1,0 +1,235 @@
+"""Tasks: claim, heartbeat, finish, fail, give back.
+
+A task function runs at least once. Every claim counts as an attempt, a crashed one too; it has a lease and a fencing
+token. The result is taken at most once: finishing removes the task on condition of the token, and puts the result into
+the mailbox, in one transaction. What a function does to the outside is made safe by its idempotency key, which is the
+same for all attempts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from casework.errors import ConditionFailed, CorruptItem, NotJson, OutcomeUnknown, TaskNotClaimed
+from casework.executions.mailbox import Mail, mail_sort, put_message
+from casework.executions.runtime import Runtime
+from casework.executions.task_items import DEFAULT_LEASE_S, Task, read_public_token, task_of
+from casework.kernel.conditions import Condition, absent, all_of, equals
+from casework.kernel.effects import Instant
+from casework.kernel.items import Delete, Key, Update
+from casework.kernel.programs import Program, get, now, token, transact, write
+from casework.kernel.schema import EXECUTIONS
+from casework.statechart import check_json
+from casework.statechart import snapshot as chart
+
+MAX_RESULT_BYTES = 350_000
+"""A task's result or error is stored in one message; more than this is a final error."""
+
+EXTERNAL_LEASE_S = 30 * 86_400.0
+"""A task that is to be completed from outside waits so long when its definition gives no timeout."""
+
+
+def claim_task(rt: Runtime, place: Key, *, lease_s: float = DEFAULT_LEASE_S) -> Program[Task | None]:
+    """Claim the task at ``place`` if it is due; None when it is not there, not due, or somebody else was first.
+
+    Raises CorruptItem and NewerFormat when it cannot be read.
+    """
+    item = yield from get(place)
+    if item is None or "pending" not in item:
+        return None
+    task = task_of(item)
+    moment = yield from now()
+    if int(item["rank_us"]) > moment.earliest_us:
+        return None
+    fresh = yield from token()
+    lease_us = int(lease_s * 1e6)
+    claimed = msgspec.structs.replace(
+        task, attempt=task.attempt + 1, token=fresh, lease_us=lease_us, lease_until_us=moment.latest_us + lease_us,
+        beats=0, is_external=False,
+    )  # fmt: skip
+    try:
+        yield from write(Update(place, _claim_attributes(claimed), ("is_external",), _unclaimed(task)))
+    except ConditionFailed:
+        return None
+    except OutcomeUnknown:
+        found = yield from get(place)
+        if found is None or found.get("token") != fresh:
+            return None
+    return claimed
+
+
+def _unclaimed(task: Task) -> Condition:
+    """Holds while the claim, or its absence, is the one that was read, renewals included."""
+    if not task.token:
+        return all_of(absent("token"), equals("src", task.src))
+    return all_of(equals("token", task.token), equals("beats", task.beats))
+
+
+def _claim_attributes(task: Task) -> dict[str, Any]:
+    return {
+        "attempt": task.attempt,
+        "token": task.token,
+        "beats": task.beats,
+        "lease_us": task.lease_us,
+        "lease_until_us": task.lease_until_us,
+        "rank_us": task.lease_until_us,
+    }
+
+
+def renew_task(task: Task, *, details: Any = None) -> Program[bool]:
+    """Extend the lease by its length; False when the claim is lost, and what the function does no longer counts.
+
+    Args:
+        task: the claim; updated in place.
+        details: JSON that the next attempt finds, should this one crash.
+    """
+    moment = yield from now()
+    task.beats += 1
+    task.lease_until_us = moment.latest_us + task.lease_us
+    attributes: dict[str, Any] = {
+        "beats": task.beats, "lease_until_us": task.lease_until_us, "rank_us": task.lease_until_us,
+    }  # fmt: skip
+    if details is not None:
+        check_json(details, "heartbeat details")
+        task.details = msgspec.json.encode(details).decode()
+        attributes["details"] = task.details
+    try:
+        yield from write(Update(task.place, attributes, when=equals("token", task.token)))
+        return True
+    except ConditionFailed:
+        return False
+    except OutcomeUnknown:
+        found = yield from get(task.place)
+        return found is not None and found.get("token") == task.token
+
+
+def finish_task(rt: Runtime, task: Task, result: Any) -> Program[bool]:
+    """Store the result and remove the task; False when the claim was lost, and nothing was stored.
+
+    A result that is not JSON, or too large, becomes a final error event: repeating would not make it fit.
+    """
+    try:
+        check_json(result, "result")
+        size = len(msgspec.json.encode(result))
+        if size > MAX_RESULT_BYTES:
+            message = f"the task's result has {size:,} bytes, the limit is {MAX_RESULT_BYTES:,}; return a reference"
+            return (yield from fail_task(rt, task, {"message": message, "type": "ItemTooLarge"}))
+    except NotJson as error:
+        return (yield from fail_task(rt, task, {"message": str(error), "type": "NotJson"}))
+    return (yield from _end_task(rt, task, chart.done_invoke(task.name, task.stay, result)))
+
+
+def fail_task(rt: Runtime, task: Task, error: dict[str, Any]) -> Program[bool]:
+    """Store the error as the task's end and remove the task; False when the claim was lost."""
+    body = {**error, "attempts": task.attempt}
+    return (yield from _end_task(rt, task, chart.error_invoke(task.name, task.stay, body)))
+
+
+def _end_task(rt: Runtime, task: Task, event: chart.Event) -> Program[bool]:
+    moment = yield from now()
+    mail = Mail(event.type, event.data, "", task.name, event.stay, event.invoke, kind="result")
+    sent_at_us = rt.send_time_us(moment.middle_us)
+    sort = mail_sort(sent_at_us, task.token or task.name, task.stay)
+    put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us)
+    try:
+        yield from transact([Delete(task.place, equals("token", task.token)), put])
+        return True
+    except ConditionFailed:
+        return False
+    except OutcomeUnknown:
+        # The task's removal tells: only its holder removes it with a result, anybody else stops or takes it over.
+        found = yield from get(task.place)
+        return found is None
+
+
+def attempt_failed(rt: Runtime, task: Task, error: dict[str, Any], *, is_final: bool = False) -> Program[bool]:
+    """An attempt raised: put the task off for the next one, or end it with the error; False when the claim was lost."""
+    retry = task.options.retry
+    if is_final or task.attempt >= retry.max_attempts:
+        return (yield from fail_task(rt, task, error))
+    dice = yield from token()
+    moment = yield from now()
+    due_us = moment.middle_us + retry.pause_us(task.attempt, dice)
+    return (yield from _give_back(task, {"rank_us": due_us, "last_error": str(error.get("message", ""))[:1000]}))
+
+
+def release_task(task: Task) -> Program[bool]:
+    """Give a task back uncounted, due now: this worker is leaving."""
+    moment = yield from now()
+    return (yield from _give_back(task, {"rank_us": moment.middle_us, "attempt": task.attempt - 1}))
+
+
+def _give_back(task: Task, attributes: dict[str, Any]) -> Program[bool]:
+    update = Update(
+        task.place, attributes, ("token", "beats", "lease_us", "lease_until_us"), equals("token", task.token)
+    )
+    try:
+        yield from write(update)
+        return True
+    except (ConditionFailed, OutcomeUnknown):
+        return False
+
+
+def keep_for_outside(task: Task) -> Program[bool]:
+    """Keep the claim until somebody completes it by its token, or the task's timeout; then it is due again."""
+    moment = yield from now()
+    until_us = moment.latest_us + (task.options.timeout_us or int(EXTERNAL_LEASE_S * 1e6))
+    attributes: dict[str, Any] = {"lease_until_us": until_us, "rank_us": until_us, "is_external": True}
+    try:
+        yield from write(Update(task.place, attributes, when=equals("token", task.token)))
+        return True
+    except (ConditionFailed, OutcomeUnknown):
+        return False
+
+
+def _claimed(public: str) -> Program[Task]:
+    place, claim = read_public_token(public)
+    item = yield from get(place)
+    if item is None or item.get("token") != claim:
+        raise TaskNotClaimed(
+            "no task waits for this token: it was completed, given to another attempt, or its state was left"
+        )
+    return task_of(item)
+
+
+def complete_from_outside(rt: Runtime, public: str, result: Any) -> Program[None]:
+    """Finish a task by its token. Raises TaskNotClaimed, NotJson, Misuse."""
+    check_json(result, "result")
+    task = yield from _claimed(public)
+    if not (yield from finish_task(rt, task, result)):
+        raise TaskNotClaimed("the task was completed or given to another attempt just now")
+
+
+def fail_from_outside(rt: Runtime, public: str, message: str) -> Program[None]:
+    """End a task by its token with an error. Raises TaskNotClaimed, Misuse."""
+    task = yield from _claimed(public)
+    if not (yield from fail_task(rt, task, {"message": message, "type": "TaskFailed"})):
+        raise TaskNotClaimed("the task was completed or given to another attempt just now")
+
+
+def task_input(rt: Runtime, task: Task) -> Any:
+    """The keyword arguments of the task's function; CorruptItem when they cannot be read."""
+    try:
+        return msgspec.json.decode(rt.decode(task.input))
+    except msgspec.DecodeError as error:
+        raise CorruptItem(f"the input of task {task.key!r} cannot be read: {error}") from None
+
+
+def park_task(place: Key, reason: str, rank_us: int, moment: Instant) -> Program[None]:
+    """Put off a task that this process cannot run."""
+    item = yield from get(place)
+    if item is None or item.get("rank_us") != rank_us:
+        return
+    times = int(item.get("parked_n", 0)) + 1
+    pause_us = min(3_600_000_000, 60_000_000 * 2 ** min(times - 1, 10))
+    update = Update(
+        EXECUTIONS.key_of(item),
+        {"rank_us": moment.middle_us + pause_us, "parked_n": times, "parked": reason[:500]},
+        when=equals("rank_us", rank_us),
+    )
+    try:
+        yield from write(update)
+    except (ConditionFailed, OutcomeUnknown):
+        return

@@ -1,0 +1,141 @@
+"""What can only be said once the functions are registered, and what is permitted but probably not meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from casework.errors import InvalidMachine
+from casework.statechart.compile import Tables
+from casework.statechart.load.source import suggestion
+from casework.statechart.names import Names
+from casework.statechart.nodes import StateNode, Transition
+
+
+class Checked(Protocol):
+    """What is asked of a machine here."""
+
+    name: str
+    lines: dict[str, str]
+    tables: Tables
+    names: Names
+
+    @property
+    def actions(self) -> Mapping[str, Any]: ...
+    @property
+    def guards(self) -> Mapping[str, Any]: ...
+    @property
+    def tasks(self) -> Mapping[str, Any]: ...
+    @property
+    def machines(self) -> frozenset[str]: ...
+    def invocation_kind(self, src: str) -> str: ...
+
+
+class Problem(NamedTuple):
+    """One finding."""
+
+    severity: str
+    """``error``: the machine cannot run here as it is. ``warning``: it can, and will hardly do what was meant."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.text}"
+
+
+def check_machine(machine: Checked) -> list[Problem]:
+    """All findings, errors first."""
+    found = [*_functions(machine), *_invocations(machine), *_unreachable(machine), *_shadowed(machine)]
+    return sorted(found, key=lambda problem: problem.severity)
+
+
+def _at(machine: Checked, state: StateNode) -> str:
+    return machine.lines.get(state.path) or f"{machine.name}: {state.path or '(top)'}"
+
+
+def _functions(machine: Checked) -> list[Problem]:
+    found = []
+    for kind, named, registered in (
+        ("action", machine.names.actions, machine.actions),
+        ("guard", machine.names.guards, machine.guards),
+        ("task", machine.names.only_tasks, machine.tasks),
+    ):
+        for name in sorted(named - set(registered)):
+            hint = suggestion(name, registered) if registered else f"@machine.{kind} on a function of that name"
+            found.append(Problem("error", f"{machine.name}: the {kind} {name!r} is named but not registered ({hint})"))
+    return found
+
+
+def _invocations(machine: Checked) -> list[Problem]:
+    found = []
+    for state in machine.tables.states:
+        for invoke in state.invokes:
+            kind = invoke.kind
+            if kind == "name":
+                try:
+                    kind = machine.invocation_kind(invoke.src)
+                except InvalidMachine as error:
+                    found.append(Problem("error", f"{_at(machine, state)}: {error}"))
+                    continue
+            if invoke.kind == "machine" and machine.machines and invoke.src not in machine.machines:
+                fix = suggestion(invoke.src, machine.machines)
+                found.append(Problem("error", f"{_at(machine, state)}: no machine {invoke.src!r} is open ({fix})"))
+            if kind == "task" and invoke.each is not None:
+                fix = "each starts machines; loop inside the task, or make it a machine"
+                found.append(Problem("error", f"{_at(machine, state)}: each on the task {invoke.src!r} ({fix})"))
+            if kind == "machine" and "heartbeat_us" in invoke.options:
+                found.append(Problem("warning", f"{_at(machine, state)}: a machine has no heartbeat (remove it)"))
+    return found
+
+
+def _unreachable(machine: Checked) -> list[Problem]:
+    root = machine.tables.root
+    reached: set[StateNode] = set()
+    waiting: list[StateNode] = [root]
+    while waiting:
+        state = waiting.pop()
+        if state in reached:
+            continue
+        reached.add(state)
+        waiting += state.ancestors
+        if state.kind == "compound" or state.kind == "history":
+            waiting += state.default
+        if state.kind == "history" and not state.default and state.parent is not None:
+            waiting += state.parent.default or state.parent.children
+        if state.kind == "parallel":
+            waiting += state.children
+        for transition in state.transitions:
+            waiting += transition.targets
+    found = []
+    for state in machine.tables.states:
+        if state not in reached and state.kind != "history" and (state.parent in reached):
+            text = f"{_at(machine, state)}: the state {state.path!r} cannot be reached (no transition leads to it)"
+            found.append(Problem("warning", text))
+    return found
+
+
+def _shadowed(machine: Checked) -> list[Problem]:
+    """A transition behind one without guard that matches everything it matches."""
+    found = []
+    for state in machine.tables.states:
+        earlier: list[Transition] = []
+        for transition in state.transitions:
+            for descriptor in transition.descriptors or ("",):
+                blocker = next((each for each in earlier if _covers(each, transition, descriptor)), None)
+                if blocker is not None:
+                    name = descriptor or "always"
+                    by = " ".join(blocker.descriptors) or "always"
+                    fix = "only the last of several may have no guard"
+                    if by != name:
+                        fix = f"put it before {by!r}, which is taken first"
+                    found.append(Problem("warning", f"{_at(machine, state)}: {name!r} is never taken here ({fix})"))
+            if transition.guard is None:
+                earlier.append(transition)
+    return found
+
+
+def _covers(earlier: Transition, later: Transition, descriptor: str) -> bool:
+    if not descriptor or not earlier.descriptors:
+        return not descriptor and not earlier.descriptors
+    if descriptor == "*":
+        return "*" in earlier.descriptors
+    return earlier.matches(descriptor.removesuffix(".*"))

@@ -1,0 +1,335 @@
+"""Expressions in machine files: a small, safe part of Python, compiled once when the machine is loaded.
+
+``{expr: "context.amount > 100"}`` is an expression, everything else in a definition is a literal. An expression sees
+``context`` and ``event`` (and ``input``, ``item`` or ``index`` where stated) and a few functions. Each node of its
+syntax tree must stand on the list below, and is rebuilt: ``a.b`` becomes ``a["b"]``, so that no attribute of a Python
+object is ever reached, and operators whose result can grow without bound go through a checked function. Loops are
+limited to :data:`MAX_LOOPS`; what needs more is a named Python function.
+
+Import :func:`compile_template`, :func:`find_problem` and :class:`Template` from here.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+MAX_LENGTH = 4_000
+"""Longest expression, in characters."""
+MAX_LOOPS = 2
+"""``for`` clauses in one expression: its work stays below the square of the largest list."""
+MAX_REPEATED = 100_000
+"""Longest text or list that ``*`` may build."""
+
+_PARAMETERS = ("context", "_data", "_event", "_active")
+
+
+class ExpressionError(ValueError):
+    """An expression uses something outside the permitted part of Python; the message says what, and what to do."""
+
+
+class Template(NamedTuple):
+    """A compiled literal or expression."""
+
+    evaluate: Callable[..., Any]
+    """``evaluate(context, data, event, active, *extra)``: a fresh value each time."""
+    is_constant: bool
+    """No expression anywhere inside."""
+    asks_active: bool
+    """Uses ``In(...)``, so ``active`` must be the exact set of active state names."""
+
+
+# --- the functions that expressions may call ----------------------------------------------------------------------
+
+
+def _get(mapping: Any, key: Any, default: Any = None) -> Any:
+    """``mapping[key]``, or ``default`` where there is no such key."""
+    if isinstance(mapping, list):
+        return mapping[key] if isinstance(key, int) and -len(mapping) <= key < len(mapping) else default
+    if not isinstance(mapping, dict):
+        raise TypeError(f"get() reads a mapping or a list, not {type(mapping).__name__}")
+    return mapping.get(key, default)
+
+
+def _round(number: float, digits: int | None = None) -> float:
+    if digits is not None and not -30 <= digits <= 30:
+        raise ValueError("round() takes -30 to 30 digits")
+    return round(number, digits)
+
+
+def _sum(numbers: Any) -> Any:
+    return sum(numbers)
+
+
+def _multiply(left: Any, right: Any) -> Any:
+    for sequence, count in ((left, right), (right, left)):
+        if isinstance(sequence, str | list) and isinstance(count, int) and len(sequence) * count > MAX_REPEATED:
+            raise ValueError(f"repetition to more than {MAX_REPEATED:,} elements")
+    return left * right
+
+
+def _modulo(left: Any, right: Any) -> Any:
+    if isinstance(left, str):
+        raise TypeError("% formats no text here (use an f-string)")
+    return left % right
+
+
+def _result_of(data: Any, event: Any, key: str) -> Any:
+    """``event.output`` and ``event.error``: the payload itself on a done or error event, else a key of it."""
+    if event.type.startswith("done." if key == "output" else "error."):
+        return data
+    return data[key]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "len": len, "min": min, "max": max, "sum": _sum, "sorted": sorted, "any": any, "all": all, "round": _round,
+    "abs": abs, "int": int, "str": str, "float": float, "bool": bool, "get": _get,
+}  # fmt: skip
+_KEYWORDS = {"sorted": {"reverse"}, "min": {"default"}, "max": {"default"}, "get": {"default"}}
+_MAX_ARGUMENTS = {"len": 1, "sum": 1, "sorted": 1, "any": 1, "all": 1, "round": 2, "abs": 1, "int": 1, "str": 1,
+                  "float": 1, "bool": 1, "get": 3}  # fmt: skip
+_GLOBALS = {
+    "__builtins__": {},
+    "_multiply": _multiply,
+    "_modulo": _modulo,
+    "_result_of": _result_of,
+    **{f"_f_{name}": function for name, function in FUNCTIONS.items()},
+}
+
+_PLAIN = (
+    ast.BoolOp, ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd, ast.Add, ast.Sub, ast.Div, ast.FloorDiv, ast.Eq,
+    ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.IfExp, ast.List, ast.Dict,
+    ast.Slice, ast.Load, ast.UnaryOp, ast.JoinedStr,
+)  # fmt: skip
+
+
+class _Rebuild(ast.NodeTransformer):
+    """Rebuilds a permitted tree; raises ExpressionError at the first node that is not."""
+
+    def __init__(self, extra: tuple[str, ...]) -> None:
+        self.names = {"context", "event", *extra}
+        self.loops = 0
+        self.asks_active = False
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if not isinstance(node, _PLAIN):
+            raise ExpressionError(f"{_spoken(node)} is not permitted in an expression (use a named Python function)")
+        return super().generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        value = node.value
+        if not (value is None or type(value) in (str, bool, float, int)):
+            raise ExpressionError(f"the literal {value!r} is not JSON")
+        if type(value) is int and abs(value) >= 2**63:
+            raise ExpressionError("an integer beyond 64 bits")
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        name = node.id
+        if name == "event" and "event" in self.names:
+            return _name("_data")
+        if name in self.names:
+            return _name(name)
+        if name in FUNCTIONS or name == "In":
+            raise ExpressionError(f"{name} is a function: call it, as in {name}(...)")
+        close = difflib.get_close_matches(name, [*self.names, *FUNCTIONS, "In"], 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(self.names))}"
+        raise ExpressionError(f"unknown name {name!r} ({hint})")
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if node.attr.startswith("_"):
+            raise ExpressionError(f"the name {node.attr!r} begins with an underscore")
+        if isinstance(node.value, ast.Name) and node.value.id == "event":
+            if node.attr in ("type", "id", "source"):
+                return ast.Attribute(_name("_event"), node.attr, ast.Load())
+            if node.attr == "data":
+                return _name("_data")
+            if node.attr in ("output", "error"):
+                return _call("_result_of", _name("_data"), _name("_event"), ast.Constant(node.attr))
+        return ast.Subscript(self.visit(node.value), ast.Constant(node.attr), ast.Load())
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        return ast.Subscript(self.visit(node.value), self.visit(node.slice), ast.Load())
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        left, right = self.visit(node.left), self.visit(node.right)
+        if isinstance(node.op, ast.Mult):
+            return _call("_multiply", left, right)
+        if isinstance(node.op, ast.Mod):
+            return _call("_modulo", left, right)
+        return ast.BinOp(left, self.visit(node.op), right)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            is_fixed = isinstance(right, ast.Constant) and (right.value is None or isinstance(right.value, bool))
+            if isinstance(operator, ast.Is | ast.IsNot) and not is_fixed:
+                raise ExpressionError("'is' compares with None, True or False only (use ==)")
+        return ast.Compare(
+            self.visit(node.left), [self.visit(op) for op in node.ops], [self.visit(each) for each in node.comparators]
+        )
+
+    def visit_Tuple(self, node: ast.Tuple) -> ast.AST:
+        return ast.List([self.visit(each) for each in node.elts], ast.Load())
+
+    def visit_Starred(self, node: ast.Starred) -> ast.AST:
+        return ast.Starred(self.visit(node.value), ast.Load())
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.AST:
+        if node.format_spec is not None or node.conversion != -1:
+            raise ExpressionError("a format or conversion in an f-string is not permitted (use round() or str())")
+        return ast.FormattedValue(_call("_f_str", self.visit(node.value)), -1, None)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if not isinstance(node.func, ast.Name):
+            raise ExpressionError(f"no methods can be called; functions are {', '.join(FUNCTIONS)}")
+        name = node.func.id
+        if any(isinstance(argument, ast.Starred) for argument in node.args):
+            raise ExpressionError("'*' in a call is not permitted")
+        if name == "In":
+            return self._in(node)
+        if name not in FUNCTIONS:
+            close = difflib.get_close_matches(name, FUNCTIONS, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(FUNCTIONS)}"
+            raise ExpressionError(f"unknown function {name!r} ({hint})")
+        if len(node.args) > _MAX_ARGUMENTS.get(name, 100):
+            raise ExpressionError(f"{name}() takes at most {_MAX_ARGUMENTS[name]} arguments")
+        for keyword in node.keywords:
+            if keyword.arg not in _KEYWORDS.get(name, ()):
+                raise ExpressionError(f"{name}() takes no argument {keyword.arg!r} here")
+        arguments: list[Any] = [
+            self._loop(each) if isinstance(each, ast.GeneratorExp) else self.visit(each) for each in node.args
+        ]
+        keywords = [ast.keyword(keyword.arg, self.visit(keyword.value)) for keyword in node.keywords]
+        return ast.Call(_name(f"_f_{name}"), arguments, keywords)
+
+    def _in(self, node: ast.Call) -> ast.AST:
+        if len(node.args) != 1 or node.keywords:
+            raise ExpressionError("In() takes one state, as in In('paid')")
+        self.asks_active = True
+        return ast.Compare(self.visit(node.args[0]), [ast.In()], [_name("_active")])
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        return self._loop(node)
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
+        return self._loop(node)
+
+    def _loop(self, node: ast.ListComp | ast.DictComp | ast.GeneratorExp) -> ast.AST:
+        outer = self.names
+        clauses = [self._clause(clause) for clause in node.generators]
+        if isinstance(node, ast.DictComp):
+            built: ast.AST = ast.DictComp(self.visit(node.key), self.visit(node.value), clauses)
+        else:
+            built = type(node)(self.visit(node.elt), clauses)
+        self.names = outer
+        return built
+
+    def _clause(self, clause: ast.comprehension) -> ast.comprehension:
+        self.loops += 1
+        if self.loops > MAX_LOOPS or clause.is_async:
+            raise ExpressionError(f"more than {MAX_LOOPS} loops in one expression (use a named Python function)")
+        source = self.visit(clause.iter)
+        targets = clause.target.elts if isinstance(clause.target, ast.Tuple) else [clause.target]
+        for target in targets:
+            if not isinstance(target, ast.Name) or target.id.startswith("_"):
+                raise ExpressionError("a loop variable is a plain name that does not begin with an underscore")
+            if target.id in ("context", "event", "In", *FUNCTIONS):
+                raise ExpressionError(f"the loop variable {target.id!r} hides a name (choose another)")
+            self.names = self.names | {target.id}
+        return ast.comprehension(clause.target, source, [self.visit(test) for test in clause.ifs], 0)
+
+
+# --- compiling ----------------------------------------------------------------------------------------------------
+
+
+def compile_template(value: Any, extra: tuple[str, ...] = ()) -> Template:
+    """Compile a literal that may hold ``{expr: ...}`` at any depth; ``extra`` names further values it may use.
+
+    Raises :class:`ExpressionError`. The literal must be JSON already.
+    """
+    rebuild = _Rebuild(extra)
+    body = _tree(value, rebuild)
+    parameters = [ast.arg(name) for name in (*_PARAMETERS, *extra)]
+    function = ast.Lambda(ast.arguments([], parameters, None, [], [], None, []), body)
+    module = ast.fix_missing_locations(ast.Expression(function))
+    try:
+        code = compile(module, "<expression>", "eval")
+    except (RecursionError, MemoryError, ValueError, SyntaxError) as error:
+        raise ExpressionError(f"the expression cannot be compiled ({error})") from None
+    # The tree holds permitted nodes only, and the globals nothing else: this evaluates a lambda, not the expression.
+    return Template(eval(code, dict(_GLOBALS)), not has_expression(value), rebuild.asks_active)
+
+
+def has_expression(value: Any) -> bool:
+    """True when ``value`` is an expression or holds one."""
+    if isinstance(value, dict):
+        return is_expression(value) or any(has_expression(item) for item in value.values())
+    return isinstance(value, list) and any(has_expression(item) for item in value)
+
+
+def is_expression(value: Any) -> bool:
+    """True for ``{expr: ...}``."""
+    return isinstance(value, dict) and "expr" in value
+
+
+def find_problem(value: Any, extra: tuple[str, ...] = ()) -> tuple[tuple[str | int, ...], str] | None:
+    """The path to the first faulty expression within ``value`` and what is wrong with it; None when all are fine."""
+    if is_expression(value):
+        try:
+            compile_template(value, extra)
+        except ExpressionError as error:
+            return (), str(error)
+        return None
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        found = find_problem(item, extra)
+        if found:
+            return (key, *found[0]), found[1]
+    return None
+
+
+def _tree(value: Any, rebuild: _Rebuild) -> ast.expr:
+    if isinstance(value, dict):
+        if is_expression(value):
+            return _parsed(value, rebuild)
+        return ast.Dict([ast.Constant(key) for key in value], [_tree(item, rebuild) for item in value.values()])
+    if isinstance(value, list):
+        return ast.List([_tree(item, rebuild) for item in value], ast.Load())
+    return ast.Constant(value)
+
+
+def _parsed(value: dict[str, Any], rebuild: _Rebuild) -> ast.expr:
+    text = value["expr"]
+    if len(value) != 1 or not isinstance(text, str):
+        raise ExpressionError('an expression is {expr: "..."} with text, and no other key beside it')
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"longer than {MAX_LENGTH} characters (use a named Python function)")
+    rebuild.loops = 0
+    try:
+        built: ast.expr = rebuild.visit(ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError as error:
+        raise ExpressionError(f"{text!r} is not an expression: {error.msg}") from None
+    except (RecursionError, MemoryError, ValueError) as error:
+        if isinstance(error, ExpressionError):
+            raise
+        raise ExpressionError("the expression is nested too deeply (use a named Python function)") from None
+    return built
+
+
+def _name(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _call(function: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(_name(function), list(arguments), [])
+
+
+def _spoken(node: ast.AST) -> str:
+    known = {
+        "Pow": "'**'", "LShift": "'<<'", "RShift": "'>>'", "BitAnd": "'&'", "BitOr": "'|'", "BitXor": "'^'",
+        "MatMult": "'@'", "Invert": "'~'", "Lambda": "lambda", "NamedExpr": "':='", "Set": "a set", "SetComp": "a set",
+        "Await": "await", "Yield": "yield", "GeneratorExp": "a generator outside of a function call",
+    }  # fmt: skip
+    return known.get(type(node).__name__, type(node).__name__)

@@ -1,0 +1,232 @@
+"""From the authoring format (XState v5 shape) to the normalised definition: one way to write each thing.
+
+The normalised definition is JSON whose lists carry document order, so that sorting keys changes nothing; the hash is
+taken over it, it is what the store keeps, and it is what ``compile`` reads. Every mistake that can be seen without
+knowing the functions is reported here, all at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from casework.errors import InvalidMachine, NotJson
+from casework.statechart.expressions import find_problem
+from casework.statechart.jsonable import check_json
+from casework.statechart.load.parts import Parts
+from casework.statechart.load.source import Path, Problems, suggestion
+from casework.statechart.load.targets import resolve_targets
+
+FORMAT = 1
+"""Version of the normalised form."""
+
+ROOT_KEYS = ("$schema", "id", "version", "context", "ignore_errors", "initial", "type", "states", "on", "always",
+             "after", "entry", "exit", "invoke", "output", "tags", "meta", "description")  # fmt: skip
+STATE_KEYS = ("id", "type", "initial", "states", "on", "always", "after", "entry", "exit", "invoke", "onDone",
+              "output", "tags", "meta", "description")  # fmt: skip
+HISTORY_KEYS = ("id", "type", "history", "target", "actions", "tags", "meta", "description")
+FINAL_KEYS = ("id", "type", "entry", "exit", "output", "tags", "meta", "description")
+KINDS = ("atomic", "compound", "parallel", "final", "history")
+
+
+def is_normalised(definition: Any) -> bool:
+    """True for what :func:`normalise` returns."""
+    return isinstance(definition, dict) and "format" in definition and "root" in definition
+
+
+def normalise(raw: Any, problems: Problems, places: dict[str, str] | None = None) -> dict[str, Any]:
+    """The normalised definition. Raises :class:`~casework.errors.InvalidMachine` with every problem.
+
+    ``places`` is filled with ``file:line: path`` for each state.
+    """
+    if not isinstance(raw, dict):
+        raise InvalidMachine([f"{problems.source}: a machine is a mapping, not {type(raw).__name__}"])
+    try:
+        check_json(raw, "")
+    except NotJson as error:
+        raise InvalidMachine([f"{problems.source}: {error}"]) from None
+    normaliser = _Normaliser(problems)
+    definition = normaliser.machine(raw)
+    for path, place in normaliser.places.items():
+        if places is not None:
+            places[path] = problems.place(place)
+    if problems.found:
+        raise InvalidMachine(problems.found)
+    return definition
+
+
+class _Normaliser:
+    def __init__(self, problems: Problems) -> None:
+        self.problems = problems
+        self.parts = Parts(problems)
+        self.places: dict[str, Path] = {}
+
+    def machine(self, raw: dict[str, Any]) -> dict[str, Any]:
+        name = raw.get("id")
+        if not isinstance(name, str) or not name:
+            self.problems.add(("id",) if "id" in raw else (), "the machine has no name", 'add "id: <name>" at the top')
+        result: dict[str, Any] = {"format": FORMAT, "name": name}
+        version = raw.get("version")
+        if version is not None:
+            if isinstance(version, str | int | float) and not isinstance(version, bool):
+                result["version"] = str(version)
+            else:
+                self.problems.add(("version",), f"the version {version!r} is not text or a number")
+        if "context" in raw:
+            result["context"] = self.context(raw["context"])
+        if "ignore_errors" in raw:
+            if not isinstance(raw["ignore_errors"], bool):
+                self.problems.add(("ignore_errors",), "is not true or false")
+            elif raw["ignore_errors"]:
+                result["ignore_errors"] = True
+        root = self.state(raw, (), "", name if isinstance(name, str) else "", is_root=True)
+        if root["kind"] not in ("compound", "parallel"):
+            self.problems.add((), "the machine has no states", 'add "initial" and "states"')
+        result["root"] = root
+        resolve_targets(root, str(name), self.places, self.problems)
+        return result
+
+    def context(self, context: Any) -> Any:
+        if not isinstance(context, dict):
+            self.problems.add(("context",), f"the context is a mapping, not {type(context).__name__}")
+            return {}
+        if "expr" in context and len(context) > 1:
+            self.problems.add(("context",), "an expression stands alone", "or name the key other than 'expr'")
+        found = find_problem(context, ("input",))
+        if found:
+            self.problems.add(("context", *found[0]), found[1])
+        return context
+
+    def state(self, raw: Any, at: Path, path: str, key: str, is_root: bool = False) -> dict[str, Any]:
+        self.places[path] = at
+        if raw is None:
+            raw = {}
+        if not isinstance(raw, dict):
+            self.problems.add(at, f"a state is a mapping, not {raw!r}", "write {} for an empty state")
+            raw = {}
+        kind = self._kind(raw, at)
+        node: dict[str, Any] = {"key": key, "path": path, "kind": kind}
+        self._check_keys(raw, at, kind, is_root)
+        self._describe(raw, at, node, is_root)
+        if kind == "history":
+            return self._history(raw, at, node)
+        for name in ("entry", "exit"):
+            if name in raw:
+                node[name] = self.parts.actions(raw[name], (*at, name))
+        if "output" in raw:
+            node["output"] = self.parts.template(raw["output"], (*at, "output"))
+        if kind == "final":
+            return node
+        self._transitions(raw, at, node, is_root)
+        if "states" in raw and kind in ("compound", "parallel"):
+            node["states"] = self._states(raw["states"], at, path)
+        self._initial(raw, at, node)
+        return node
+
+    def _kind(self, raw: dict[str, Any], at: Path) -> str:
+        kind = raw.get("type")
+        has_states = bool(raw.get("states"))
+        if kind is None:
+            return "compound" if has_states else "atomic"
+        if kind not in KINDS:
+            self.problems.add((*at, "type"), f"unknown type {kind!r}", suggestion(str(kind), KINDS))
+            return "compound" if has_states else "atomic"
+        if kind in ("compound", "parallel") and not has_states:
+            self.problems.add((*at, "type"), f"a {kind} state has no states", 'add "states", or remove the type')
+        if kind in ("atomic", "final", "history") and raw.get("states"):
+            self.problems.add((*at, "states"), f"a {kind} state holds no states", "remove the type or the states")
+        return str(kind)
+
+    def _check_keys(self, raw: dict[str, Any], at: Path, kind: str, is_root: bool) -> None:
+        known = ROOT_KEYS if is_root else {"history": HISTORY_KEYS, "final": FINAL_KEYS}.get(kind, STATE_KEYS)
+        for name in raw:
+            if name in known or name in ("type", "states"):
+                continue
+            if kind == "final" and name in STATE_KEYS:
+                self.problems.add((*at, name), f"a final state has no {name!r}", "remove it, or the type: final")
+            elif kind == "history" and name in STATE_KEYS:
+                self.problems.add((*at, name), f"a history state has no {name!r}", "it has history and target")
+            else:
+                self.problems.add((*at, name), f"unknown key {name!r}", suggestion(name, known))
+
+    def _describe(self, raw: dict[str, Any], at: Path, node: dict[str, Any], is_root: bool) -> None:
+        if "id" in raw and not is_root:
+            if isinstance(raw["id"], str) and raw["id"]:
+                node["id"] = raw["id"]
+            else:
+                self.problems.add((*at, "id"), f"the id {raw['id']!r} is not text")
+        tags = raw.get("tags", [])
+        tags = [tags] if isinstance(tags, str) else tags
+        if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
+            if tags:
+                node["tags"] = tags
+        else:
+            self.problems.add((*at, "tags"), "tags are text or a list of texts")
+        if "meta" in raw:
+            node["meta"] = raw["meta"]
+        if isinstance(raw.get("description", ""), str):
+            if raw.get("description"):
+                node["description"] = raw["description"]
+        else:
+            self.problems.add((*at, "description"), "a description is text")
+
+    def _history(self, raw: dict[str, Any], at: Path, node: dict[str, Any]) -> dict[str, Any]:
+        depth = raw.get("history", "shallow")
+        if depth not in ("shallow", "deep"):
+            self.problems.add((*at, "history"), f"unknown history {depth!r}", "shallow or deep")
+        node["deep"] = depth == "deep"
+        if "target" in raw:
+            node["target"] = self.parts.targets(raw["target"], (*at, "target"))
+        if "actions" in raw:
+            node["actions"] = self.parts.actions(raw["actions"], (*at, "actions"))
+        return node
+
+    def _transitions(self, raw: dict[str, Any], at: Path, node: dict[str, Any], is_root: bool) -> None:
+        if "on" in raw:
+            node["on"] = self.parts.events(raw["on"], (*at, "on"))
+        if "always" in raw:
+            node["always"] = self.parts.transitions(raw["always"], (*at, "always"))
+        if "after" in raw:
+            node["after"] = self.parts.timers(raw["after"], (*at, "after"))
+        if "invoke" in raw:
+            node["invoke"] = self.parts.invokes(raw["invoke"], (*at, "invoke"), node["path"] or node["key"])
+        if "onDone" in raw and not is_root:
+            if node["kind"] in ("compound", "parallel"):
+                node["onDone"] = self.parts.transitions(raw["onDone"], (*at, "onDone"))
+            else:
+                self.problems.add((*at, "onDone"), "only a state with states is done", "for a task, put it into invoke")
+
+    def _states(self, raw: Any, at: Path, path: str) -> list[dict[str, Any]]:
+        if not isinstance(raw, dict):
+            self.problems.add((*at, "states"), "states are a mapping from name to state")
+            return []
+        result = []
+        for key, value in raw.items():
+            where = (*at, "states", key)
+            if not key or "." in key or key.startswith("#") or key != key.strip():
+                self.problems.add(where, f"{key!r} cannot name a state", "no dot, no leading '#', no blank around it")
+            result.append(self.state(value, where, f"{path}.{key}" if path else key, key))
+        return result
+
+    def _initial(self, raw: dict[str, Any], at: Path, node: dict[str, Any]) -> None:
+        initial = raw.get("initial")
+        if node["kind"] != "compound":
+            if initial is not None:
+                why = "enters all its states" if node["kind"] == "parallel" else "has no states"
+                self.problems.add((*at, "initial"), f"a state of type {node['kind']} {why}", "remove initial")
+            return
+        keys = [state["key"] for state in node.get("states", [])]
+        if initial is None:
+            self.problems.add(at, "a state with states has no initial", f'add "initial: {keys[0] if keys else "..."}"')
+            return
+        result: dict[str, Any] = {}
+        target = initial
+        if isinstance(initial, dict):
+            known = ("target", "actions")
+            for name in initial:
+                if name not in known:
+                    self.problems.add((*at, "initial", name), f"unknown key {name!r}", suggestion(name, known))
+            target = initial.get("target")
+            if "actions" in initial:
+                result["actions"] = self.parts.actions(initial["actions"], (*at, "initial", "actions"))
+        result["target"] = self.parts.targets(target, (*at, "initial"))
+        node["initial"] = result

@@ -1,0 +1,122 @@
+"""YAML 1.2 core (and so JSON) to plain values, with the line of every value.
+
+Only what the core schema says: ``on``, ``yes`` and ``no`` are strings, duplicate keys are refused, keys are always
+strings. There are no tags beyond the core ones, no merge keys, and aliases cannot multiply without bound.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from casework.errors import InvalidMachine
+from casework.statechart.load.source import Path, Problems
+
+MAX_NODES = 100_000
+"""Values in one document, aliases counted each time."""
+
+_INT = re.compile(r"[-+]?[0-9]+")
+_OCTAL = re.compile(r"0o[0-7]+")
+_HEX = re.compile(r"0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL = {
+    "": None, "~": None, "null": None, "Null": None, "NULL": None,
+    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
+}  # fmt: skip
+_CORE = "tag:yaml.org,2002:"
+
+
+def parse(text: str, source: str = "machine") -> tuple[Any, dict[Path, int]]:
+    """The value of the document and the line of each path in it. Raises InvalidMachine with all problems found."""
+    import yaml
+
+    problems = Problems(source)
+    try:
+        node = yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"{mark.line + 1}:" if mark else ""
+        raise InvalidMachine([f"{source}:{line} not YAML: {error.problem or error.context}"]) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InvalidMachine([f"{source}: not YAML: {error}"]) from None
+    if node is None:
+        raise InvalidMachine([f"{source}: the document is empty (a machine has an id and states)"])
+    builder = _Builder(problems)
+    value = builder.build(node, (), ())
+    if problems.found:
+        raise InvalidMachine(problems.found)
+    return value, problems.lines  # type: ignore[return-value]
+
+
+class _Builder:
+    def __init__(self, problems: Problems) -> None:
+        self.problems = problems
+        self.lines: dict[Path, int] = {}
+        problems.lines = self.lines
+        self.count = 0
+
+    def build(self, node: Any, path: Path, outer: tuple[Any, ...]) -> Any:
+        import yaml
+
+        self.count += 1
+        if any(node is each for each in outer) or self.count > MAX_NODES or len(outer) > 100:
+            if self.count <= MAX_NODES + 1:
+                self.problems.add(path, "the document holds itself or is too large", f"at most {MAX_NODES:,} values")
+            self.count = max(self.count, MAX_NODES + 1)
+            return None
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, outer)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(each, (*path, index), (*outer, node)) for index, each in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: Any, path: Path, outer: tuple[Any, ...]) -> dict[str, Any]:
+        import yaml
+
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.add(path, f"line {line}: a key is not a plain name", "write the key as text")
+                continue
+            key = key_node.value
+            if key in result:
+                first = self.lines[(*path, key)]
+                message = f"line {line}: the key {key!r} stands twice, first on line {first}"
+                self.problems.add(path, message, "remove one")
+                continue
+            self.lines[(*path, key)] = line
+            result[key] = self.build(value_node, (*path, key), (*outer, node))
+        return result
+
+    def _scalar(self, node: Any, path: Path) -> Any:
+        text, tag = node.value, node.tag
+        if tag is not None and tag.startswith(_CORE):
+            wanted = tag.removeprefix(_CORE)
+        else:
+            wanted = "str" if tag in (None, "!", "?") else tag
+        explicit = tag not in (None, "!", "?", _CORE + "str")
+        if not explicit and node.style:
+            return text
+        if explicit and wanted not in ("int", "float", "bool", "null"):
+            self.problems.add(path, f"the tag {tag!r} is not supported", "remove the tag")
+            return text
+        if text.lstrip("+-").lower() in (".inf", ".nan"):
+            self.problems.add(path, f"{text} is not a number that JSON can hold", "quote it if text is meant")
+        return plain(text)
+
+
+def plain(text: str) -> Any:
+    """The value of an unquoted scalar under the YAML 1.2 core schema (infinities and NaN are not among them)."""
+    if text in _SPECIAL:
+        return _SPECIAL[text]
+    if _INT.fullmatch(text):
+        return int(text) if len(text) < 1000 else text
+    if _OCTAL.fullmatch(text):
+        return int(text, 0)
+    if _HEX.fullmatch(text):
+        return int(text, 0)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text

@@ -1,0 +1,379 @@
+"""A microstep, computed once: what is left, what is done, what is entered (SCXML appendix D: exitStates, enterStates).
+
+A :class:`Move` is the recipe of one microstep from one configuration: a flat list of operations in the right order,
+and the configuration that it leads to. It depends on the configuration, the transitions and (only where a history
+state is entered) the recorded history, so it is kept and reused wherever history plays no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from casework.statechart.actions import evaluate, raise_error
+from casework.statechart.configuration import (
+    Candidates,
+    Configuration,
+    domain_of,
+    effective_targets,
+    exit_set,
+    intern,
+    names_of,
+    restored,
+    without_conflicts,
+)
+from casework.statechart.durations import delay_us
+from casework.statechart.nodes import Block, Op, Run, StateNode, Transition
+from casework.statechart.snapshot import CancelTimer, Event, StopInvoke
+
+if TYPE_CHECKING:
+    from casework.statechart.compile import Tables
+
+MAX_MOVES = 1024
+"""Moves kept per configuration."""
+
+
+class Move:
+    """The recipe of one microstep."""
+
+    __slots__ = ("configuration", "history", "is_settled", "ops")
+
+    def __init__(self, configuration: Configuration, ops: tuple[Op, ...], history: dict[str, list[str]]) -> None:
+        self.configuration = configuration
+        self.ops = ops
+        self.history = history
+        """What is recorded on the way out."""
+        self.is_settled = configuration.always is None
+        """No eventless transition can follow."""
+
+
+def move_for(
+    tables: Tables, configuration: Configuration, transitions: list[Transition], history: dict[str, list[str]]
+) -> Move:
+    """The move for these transitions, from the cache where it is there."""
+    key = tuple([transition.index for transition in transitions])
+    found: Move | None = configuration.moves.get(key)
+    if found is None:
+        asked = _History(history)
+        found = _compute(tables, configuration, transitions, asked)
+        if not asked.was_read():
+            if len(configuration.moves) >= MAX_MOVES:
+                configuration.moves.clear()
+            configuration.moves[key] = found
+    return found
+
+
+def fixed_move(tables: Tables, configuration: Configuration, candidates: Candidates) -> Move | None:
+    """The one move that these candidates always lead to; None when guards or history decide."""
+    if any(group[0].guard is not None for group in candidates.groups):
+        return None
+    enabled = list(dict.fromkeys(group[0] for group in candidates.groups))
+    asked = _History({})
+    chosen = without_conflicts(configuration, enabled, asked) if len(enabled) > 1 else enabled
+    move = _compute(tables, configuration, chosen, asked)
+    return None if asked.was_read() else move
+
+
+def initial_move(tables: Tables) -> Move:
+    """The move into the initial configuration."""
+    entry = _Entry(_History({}))
+    entry.add_descendants(tables.root)
+    return _assemble(tables, [], [], entry, [], {})
+
+
+def exit_ops(configuration: Configuration) -> list[Op]:
+    """The operations of leaving every state, for a machine that ends."""
+    states = list(reversed(configuration.active))
+    asks = any(state.exit is not None and state.exit.asks_active for state in states)
+    return _leave(states, set(configuration.active), asks)
+
+
+class _History(dict[str, list[str]]):
+    """Remembers whether anybody asked."""
+
+    _was_read = False
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._was_read = True
+        return super().get(key, default)
+
+    def was_read(self) -> bool:
+        return self._was_read
+
+
+# --- what is entered ----------------------------------------------------------------------------------------------
+
+
+class _Entry:
+    """The entry set, collected as in appendix D."""
+
+    def __init__(self, history: dict[str, list[str]]) -> None:
+        self.history = history
+        self.states: set[StateNode] = set()
+        self.defaults: set[StateNode] = set()
+        """Compound states that are entered by default, so that their initial transition's actions run."""
+        self.history_blocks: dict[StateNode, Block | None] = {}
+        """Parent of a history state that had nothing recorded: the actions of its default."""
+
+    def add_descendants(self, state: StateNode) -> None:
+        """Add ``state`` and the states below it that are entered with it."""
+        if state.kind == "history":
+            self._add_history(state)
+            return
+        self.states.add(state)
+        if state.kind == "compound":
+            self.defaults.add(state)
+            self._add_all(state.default, state)
+        elif state.kind == "parallel":
+            self._add_regions(state)
+
+    def add_ancestors(self, state: StateNode, domain: StateNode | None) -> None:
+        """Add the ancestors of ``state`` below ``domain``, and the other regions of the parallel ones."""
+        for ancestor in state.ancestors:
+            if ancestor is domain:
+                if ancestor.kind == "parallel":
+                    self._add_regions(ancestor)
+                return
+            self.states.add(ancestor)
+            if ancestor.kind == "parallel":
+                self._add_regions(ancestor)
+
+    def merge(self, other: _Entry, domain: StateNode | None) -> None:
+        """Add what one transition enters: all that it reached below its domain, which itself stays active."""
+        self.states |= {each for each in other.states if domain is None or domain.holds(each)}
+        self.defaults |= {each for each in other.defaults if domain is None or domain.holds(each)}
+        self.history_blocks.update(other.history_blocks)
+
+    def _add_all(self, targets: tuple[StateNode, ...], domain: StateNode | None) -> None:
+        for target in targets:
+            self.add_descendants(target)
+        for target in targets:
+            self.add_ancestors(target, domain)
+
+    def _add_history(self, state: StateNode) -> None:
+        parent = state.parent
+        assert parent is not None
+        self.history.get(state.path)
+        found = restored(state, self.history)
+        if found:
+            self._add_all(found, parent)
+            return
+        if state.default_block is not None:
+            self.history_blocks[parent] = state.default_block
+        if state.default:
+            self._add_all(state.default, parent)
+        elif parent.kind == "parallel":
+            self._add_regions(parent)
+        else:
+            self.defaults.add(parent)
+            self._add_all(parent.default, parent)
+
+    def _add_regions(self, state: StateNode) -> None:
+        for child in state.children:
+            if child not in self.states and not any(child.holds(each) for each in self.states):
+                self.add_descendants(child)
+
+
+# --- the whole microstep ------------------------------------------------------------------------------------------
+
+
+def _compute(
+    tables: Tables, configuration: Configuration, transitions: list[Transition], history: dict[str, list[str]]
+) -> Move:
+    left: set[StateNode] = set()
+    overlay = _History({})
+    entry = _Entry(history)
+    for transition in transitions:
+        left.update(exit_set(configuration, transition, history))
+    recorded = {
+        node.path: _record(node, configuration) for state in left for node in state.histories
+    }  # fmt: skip
+    if recorded:
+        entry.history = overlay = _History({**history, **recorded})
+    for transition in transitions:
+        if not transition.targets:
+            continue
+        # Domain and exit set are fixed before anything is recorded (appendix D); the entry sees what was recorded.
+        domain = domain_of(transition, effective_targets(transition.targets, history))
+        reached = effective_targets(transition.targets, entry.history)
+        own = _Entry(entry.history)
+        for target in transition.targets:
+            own.add_descendants(target)
+        for target in reached:
+            own.add_ancestors(target, domain)
+        entry.merge(own, domain)
+    if overlay.was_read():
+        history.get("")  # the move depends on history, although only on what it records itself
+    ordered = sorted(left, key=lambda state: -state.index)
+    return _assemble(tables, ordered, transitions, entry, list(configuration.active), recorded)
+
+
+def _record(node: StateNode, configuration: Configuration) -> list[str]:
+    parent = node.parent
+    assert parent is not None
+    if node.is_deep:
+        return [atomic.path for atomic in configuration.nodes if parent.holds(atomic)]
+    return [child.path for child in parent.children if child in configuration.active]
+
+
+def _assemble(
+    tables: Tables, left: list[StateNode], transitions: list[Transition], entry: _Entry, active: list[StateNode],
+    recorded: dict[str, list[str]],
+) -> Move:  # fmt: skip
+    entered = sorted(entry.states, key=lambda state: state.index)
+    now_active = set(active)
+    blocks = [state.exit for state in left] + [transition.block for transition in transitions]
+    for state in entered:
+        blocks += [state.entry, state.default_block, entry.history_blocks.get(state)]
+    asks = any(block is not None and block.asks_active for block in blocks)
+    asks = asks or any(state.output is not None and state.output.asks_active for state in entered)
+    asks = asks or any(_asks(state) for state in entered)
+    ops = _leave(left, now_active, asks)
+    ops += [transition.block.op for transition in transitions if transition.block is not None]
+    for state in entered:
+        now_active.add(state)
+        if asks:
+            ops.append(_set_active(names_of(now_active)))
+        ops += _enter(state, entry, now_active)
+    atomic = sorted((state for state in now_active if state.is_atomic), key=lambda state: state.index)
+    return Move(intern(tables, tuple(atomic)), tuple(ops), recorded)
+
+
+def _leave(states: list[StateNode], active: set[StateNode], asks_active: bool) -> list[Op]:
+    ops: list[Op] = []
+    for state in states:
+        if asks_active:
+            ops.append(_set_active(names_of(active)))
+        if state.exit is not None:
+            ops.append(state.exit.op)
+        if state.has_stay:
+            ops.append(_end_stay(state))
+        active.discard(state)
+    if asks_active:
+        ops.append(_set_active(names_of(active)))
+    return ops
+
+
+def _enter(state: StateNode, entry: _Entry, active: set[StateNode]) -> list[Op]:
+    ops: list[Op] = []
+    if state.has_stay:
+        ops.append(begin_stay(state))
+    if state.entry is not None:
+        ops.append(state.entry.op)
+    if state in entry.defaults and state.default_block is not None:
+        ops.append(state.default_block.op)
+    history_block = entry.history_blocks.get(state)
+    if history_block is not None:
+        ops.append(history_block.op)
+    if state.kind == "final":
+        ops.append(_reach_final(state, _done_with(state, active)))
+    return ops
+
+
+def _asks(state: StateNode) -> bool:
+    return any(timer.template is not None and timer.template.asks_active for timer in state.timers)
+
+
+def _set_active(names: frozenset[str]) -> Op:
+    def op(run: Run) -> None:
+        run.active = names
+
+    return op
+
+
+# --- final states -------------------------------------------------------------------------------------------------
+
+
+def _done_with(state: StateNode, active: set[StateNode]) -> list[StateNode]:
+    """The parallel ancestors that are done as well once ``state`` is active, the innermost first; perhaps the root."""
+    done = []
+    parent = state.parent
+    assert parent is not None
+    ancestor = parent.parent
+    while ancestor is not None and ancestor.kind == "parallel" and _is_done(ancestor, active):
+        done.append(ancestor)
+        ancestor = ancestor.parent
+    return done
+
+
+def _is_done(state: StateNode, active: set[StateNode]) -> bool:
+    if state.kind == "compound":
+        return any(child.kind == "final" and child in active for child in state.children)
+    return state.kind == "parallel" and all(_is_done(child, active) for child in state.children)
+
+
+def _reach_final(state: StateNode, parallels: list[StateNode]) -> Callable[[Run], None]:
+    parent = state.parent
+    assert parent is not None
+    names = [parent.done_name] + [each.done_name for each in parallels if each.parent is not None]
+    ends = parent.parent is None or any(each.parent is None for each in parallels)
+    output = state.output
+    where = f"output of {state.path}"
+
+    def op(run: Run) -> None:
+        data: Any = None
+        if output is not None:
+            try:
+                data = evaluate(run, output, where)
+            except Exception as error:  # noqa: BLE001 - it belongs to the chart
+                raise_error(run, error, where)
+        if parent.parent is not None:
+            run.queue.append(Event(names[0], data))
+            for name in names[1:]:
+                run.queue.append(Event(name, None))
+        if ends:
+            run.has_ended = True
+            if parent.parent is None:
+                run.output = data if output is not None else None
+
+    return op
+
+
+# --- stays --------------------------------------------------------------------------------------------------------
+
+
+def begin_stay(state: StateNode) -> Op:
+    """Number the stay; its timers and invocations start when the macrostep is over and the state is still active."""
+    path = state.path
+    where = f"after of {path or 'the machine'}"
+
+    def op(run: Run) -> None:
+        delays: list[tuple[str, int]] = []
+        for timer in state.timers:
+            wait_us = timer.delay_us
+            if wait_us is None:
+                assert timer.template is not None
+                try:
+                    wait_us = delay_us(evaluate(run, timer.template, where))
+                except Exception as error:  # noqa: BLE001 - it belongs to the chart
+                    raise_error(run, error, where)
+                    continue
+            delays.append((timer.name, wait_us))
+        run.stay_n += 1
+        run.stays = {**run.stays, path: run.stay_n}
+        run.pending = [*run.pending, (state, run.stay_n, delays)]
+
+    return op
+
+
+def _end_stay(state: StateNode) -> Op:
+    path = state.path
+    timer_names = [timer.name for timer in state.timers]
+    invokes = [(invoke.id, invoke.each is not None) for invoke in state.invokes]
+
+    def op(run: Run) -> None:
+        stays = dict(run.stays)
+        stay = stays.pop(path, 0)
+        run.stays = stays
+        if not stay:
+            return
+        still_pending = [each for each in run.pending if each[0] is not state]
+        if len(still_pending) < len(run.pending):
+            run.pending = still_pending
+            return
+        for name in timer_names:
+            run.effects.append(CancelTimer(name, stay))
+        for invoke_id, _ in invokes:
+            run.effects.append(StopInvoke(invoke_id, stay))
+
+    return op

@@ -1,0 +1,306 @@
+"""Stepping a chart: the macrostep of the SCXML recommendation, appendix D, as a pure function.
+
+``start`` enters the initial configuration, ``step`` takes one external event to the next stable configuration. Both
+return what to remember and what to do; neither reads a clock, draws a random number or changes its arguments.
+
+The short way through: for most events in most configurations one :class:`~casework.statechart.moves.Move` is known
+beforehand, and a step is to run its operations. Everything else goes through ``_macrostep``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from casework.errors import InvalidMachine, Misuse, StepLimit
+from casework.statechart.actions import evaluate, raise_error
+from casework.statechart.configuration import Candidates, Configuration, configuration_of, names_of, select
+from casework.statechart.jsonable import checked_copy
+from casework.statechart.moves import Move, begin_stay, exit_ops, fixed_move, initial_move, move_for
+from casework.statechart.nodes import Invoke, Run, StateNode
+from casework.statechart.snapshot import (
+    ArmTimer,
+    CancelTimer,
+    Event,
+    Snapshot,
+    StartChildren,
+    StartTask,
+    Step,
+    StopInvoke,
+)
+
+if TYPE_CHECKING:
+    from casework.statechart.compile import Tables
+    from casework.statechart.model import Machine
+
+MAX_MICROSTEPS = 1000
+"""Microsteps for one event; a chart that needs more goes round in a circle."""
+
+
+def start(machine: Machine, input: Any, now_us: int) -> Step:
+    """Enter the initial configuration, with ``input`` for the expressions of the initial context.
+
+    A machine without ``context`` begins with ``input`` itself. Raises ``NotJson`` or ``Misuse`` when the input is not
+    JSON or the context cannot be computed from it, ``StepLimit`` when the chart does not come to rest.
+    """
+    tables = machine.tables
+    run = Run(machine, _first_context(machine, input), Event("init"), {}, now_us, {}, 0, {})
+    if not tables.initial_moves:
+        tables.initial_moves.append(initial_move(tables))
+    move: Move = tables.initial_moves[0]
+    for op in move.ops:
+        op(run)
+    configuration = _macrostep(run, move.configuration, 1)
+    return Step(_snapshot(run, configuration), run.effects, True)
+
+
+def step(machine: Machine, snapshot: Snapshot, event: Event, now_us: int) -> Step:
+    """Process ``event`` up to the next stable configuration; ``snapshot`` stays as it is.
+
+    ``taken`` is False, and the snapshot the given one, when no transition is enabled, when the event belongs to a stay
+    that is over, and when the chart has ended. Raises ``StepLimit`` when the chart does not come to rest, and
+    :class:`~casework.statechart.UnboundFunction` when a function that it needs is not registered; then nothing counts.
+    """
+    if snapshot.status != "running":
+        return Step(snapshot, [], False)
+    tables = machine.tables
+    paths = snapshot.configuration
+    kind = event.type
+    configuration: Configuration | None = tables.configurations.get(paths[0] if len(paths) == 1 else tuple(paths))
+    if configuration is None:
+        configuration = _find(machine, paths)
+    if event.stay or kind in tables.owners:
+        owner = tables.owners.get(kind)
+        if owner is None or not event.stay or snapshot.stays.get(owner) != event.stay:
+            return Step(snapshot, [], False)
+    try:
+        candidates = configuration.by_type[kind]
+    except KeyError:
+        candidates = _look_up(tables, configuration, kind)
+    run = Run(
+        machine, snapshot.context, event, event.data, now_us, snapshot.stays, snapshot.stay_n, snapshot.history
+    )  # fmt: skip
+    if candidates is not None and candidates.fixed is not None:
+        move: Move = candidates.fixed
+        # A guard or history could not have changed it, so there is nothing to select.
+        if move.history:
+            run.history = {**run.history, **move.history}
+        for op in move.ops:
+            op(run)
+        if move.is_settled and not run.queue and not run.pending and not run.has_ended:
+            return Step(
+                Snapshot(move.configuration.paths.copy(), run.context, "running", run.history, run.stays, run.stay_n),
+                run.effects,
+                True,
+            )
+        return _settled(run, move.configuration)
+    enabled = select(run, configuration, candidates.groups) if candidates is not None else []
+    if not enabled:
+        if run.queue:  # a guard failed: its error event counts, although the event itself did nothing
+            return _settled(run, configuration)
+        if event.invoke and kind.startswith("error."):
+            _fail(run, configuration, event)
+            return Step(_snapshot(run, configuration), run.effects, True)
+        return Step(snapshot, [], False)
+    return _settled(run, _microstep(run, configuration, enabled))
+
+
+def rearm(machine: Machine, snapshot: Snapshot, now_us: int) -> Step:
+    """Begin the stays of the active states again: new stay numbers, timers from now, tasks and children anew.
+
+    Nothing is entered or left and no action runs. For an execution that failed and is to go on where it stood; the
+    snapshot's status must be ``running`` again.
+    """
+    configuration = _find(machine, snapshot.configuration)
+    first = Event("init")
+    run = Run(machine, snapshot.context, first, first.data, now_us, {}, snapshot.stay_n, snapshot.history)
+    for state in configuration.active:
+        if state.has_stay:
+            begin_stay(state)(run)
+    return _settled(run, configuration)
+
+
+def active_names(machine: Machine, snapshot: Snapshot) -> frozenset[str]:
+    """Paths and ids of every active state, ancestors included; the root is not among them."""
+    return _find(machine, snapshot.configuration).names
+
+
+def tags_of(machine: Machine, snapshot: Snapshot) -> frozenset[str]:
+    """The tags of every active state."""
+    return frozenset(tag for state in _find(machine, snapshot.configuration).active for tag in state.tags)
+
+
+# --- the macrostep ------------------------------------------------------------------------------------------------
+
+
+def _find(machine: Machine, paths: list[str]) -> Configuration:
+    try:
+        return configuration_of(machine.tables, paths)
+    except KeyError as error:
+        wrong = f"has no state {error.args[0]!r}"
+    except ValueError:
+        wrong = f"cannot be in {', '.join(map(repr, paths)) or 'no state'} at once"
+    raise Misuse(
+        f"{machine.name}: this definition ({machine.hash[:12]}) {wrong}; the snapshot belongs to another one "
+        "(step it with its own definition, or migrate it)"
+    )
+
+
+def _look_up(tables: Tables, configuration: Configuration, event_type: str) -> Candidates | None:
+    is_new = event_type not in configuration.by_type
+    candidates = configuration.candidates(event_type)
+    if is_new and candidates is not None:
+        candidates.fixed = fixed_move(tables, configuration, candidates)
+    return candidates
+
+
+def _settled(run: Run, configuration: Configuration) -> Step:
+    configuration = _macrostep(run, configuration, 1)
+    return Step(_snapshot(run, configuration), run.effects, True)
+
+
+def _snapshot(run: Run, configuration: Configuration) -> Snapshot:
+    status = "failed" if run.error is not None else "done" if run.has_ended else "running"
+    return Snapshot(
+        configuration.paths.copy(), run.context, status, run.history, run.stays, run.stay_n, run.output, run.error
+    )
+
+
+def _microstep(run: Run, configuration: Configuration, enabled: list[Any]) -> Configuration:
+    move = move_for(run.machine.tables, configuration, enabled, run.history)
+    if move.history:
+        run.history = {**run.history, **move.history}
+    for op in move.ops:
+        op(run)
+    return move.configuration
+
+
+def _macrostep(run: Run, configuration: Configuration, count: int) -> Configuration:
+    """Eventless transitions first, then internal events, until there are neither; then what was entered starts."""
+    position = 0
+    while True:
+        if run.has_ended:
+            return _end(run, configuration)
+        enabled: list[Any] = []
+        if configuration.always is not None:
+            enabled = select(run, configuration, configuration.always.groups)
+        if not enabled:
+            if position == len(run.queue):
+                if not run.pending:
+                    return configuration
+                _start_pending(run, configuration)
+                continue
+            event = run.queue[position]
+            position += 1
+            run.event, run.data = event, event.data
+            candidates = _look_up(run.machine.tables, configuration, event.type)
+            enabled = select(run, configuration, candidates.groups) if candidates is not None else []
+            if not enabled and _is_error(event.type) and not run.machine.tables.ignores_errors:
+                _fail(run, configuration, event)
+                return configuration
+        count += 1
+        if count > MAX_MICROSTEPS or len(run.queue) - position > MAX_MICROSTEPS:
+            where = ", ".join(configuration.paths)
+            raise StepLimit(
+                f"{run.machine.name}: no rest within {MAX_MICROSTEPS} microsteps in {where} "
+                "(look for eventless transitions or raised events that go round in a circle)"
+            )
+        if enabled:
+            configuration = _microstep(run, configuration, enabled)
+
+
+def _is_error(event_type: str) -> bool:
+    return event_type == "error" or event_type.startswith("error.")
+
+
+def _end(run: Run, configuration: Configuration) -> Configuration:
+    """A final state of the root was reached: leave everything, keep the configuration for whoever looks."""
+    output = run.output
+    queued = len(run.queue)
+    for op in exit_ops(configuration):
+        op(run)
+    root = run.machine.tables.root
+    if root.output is not None:
+        run.event, run.data = Event("done.state." + run.machine.name, output), output
+        run.active = names_of(configuration.active)
+        try:
+            run.output = evaluate(run, root.output, "output of the machine")
+        except Exception as error:  # noqa: BLE001 - it belongs to the chart
+            raise_error(run, error, "output of the machine")
+    errors = [event for event in run.queue[queued:] if _is_error(event.type)]
+    if errors and not run.machine.tables.ignores_errors:
+        run.error = errors[0].data
+        run.output = None
+    return configuration
+
+
+def _fail(run: Run, configuration: Configuration, event: Event) -> None:
+    """An error that nothing handles ends the execution; its timers and invocations end with it."""
+    error = event.data
+    if not isinstance(error, dict):
+        error = {"message": "" if error is None else str(error)}
+    run.error = {"type": event.type, "message": "", "where": event.invoke or ",".join(configuration.paths), **error}
+    started = {state.path for state, _, _ in run.pending}
+    for path, stay in run.stays.items():
+        if path not in started:
+            state = run.machine.tables.by_path[path]
+            run.effects += [CancelTimer(timer.name, stay) for timer in state.timers]
+            run.effects += [StopInvoke(invoke.id, stay) for invoke in state.invokes]
+    run.stays, run.pending = {}, []
+
+
+def _start_pending(run: Run, configuration: Configuration) -> None:
+    """Arm the timers and start the invocations of the states entered in this macrostep (SCXML: at its end)."""
+    pending, run.pending = run.pending, []
+    run.active = configuration.names
+    for state, stay, delays in pending:
+        for name, wait_us in delays:
+            run.effects.append(ArmTimer(name, stay, run.now_us + wait_us))
+        for invoke in state.invokes:
+            where = f"invoke of {state.path or 'the machine'}"
+            try:
+                _invoke(run, state, stay, invoke)
+            except InvalidMachine:
+                raise
+            except Exception as error:  # noqa: BLE001 - it belongs to the chart
+                raise_error(run, error, where)
+
+
+def _invoke(run: Run, state: StateNode, stay: int, invoke: Invoke) -> None:
+    kind = run.machine.kind_of(invoke)
+    if invoke.each is not None:
+        items = evaluate(run, invoke.each, "each")
+        if not isinstance(items, list):
+            raise TypeError(f"each needs a list, not {type(items).__name__}")
+        inputs = [evaluate(run, invoke.input, "input", item, index) for index, item in enumerate(items)]
+    else:
+        inputs = [evaluate(run, invoke.input, "input")]
+    if kind == "machine":
+        run.effects.append(StartChildren(
+            invoke.id, state.path, stay, invoke.src, inputs, invoke.each is not None, invoke.join, invoke.options
+        ))  # fmt: skip
+    else:
+        run.effects.append(StartTask(invoke.id, state.path, stay, invoke.src, inputs[0], invoke.options))
+
+
+def _first_context(machine: Machine, input: Any) -> dict[str, Any]:
+    given = checked_copy({} if input is None else input, "input")
+    template = machine.tables.context
+    if template is None:
+        if not isinstance(given, dict):
+            kind = type(given).__name__
+            raise Misuse(f"{machine.name}: the input is a mapping, not {kind} (or give the machine a context)")
+        return given
+    try:
+        context = template.evaluate({}, {}, Event("init"), frozenset(), given)
+    except Exception as error:
+        missing = f"the input has no {error.args[0]!r}" if isinstance(error, KeyError) and error.args else str(error)
+        raise Misuse(f"{machine.name}: the context cannot be computed: {missing} (input: {_shown(given)})") from error
+    checked = checked_copy(context, "context")
+    if not isinstance(checked, dict):
+        raise Misuse(f"{machine.name}: the context is a mapping, not {type(checked).__name__}")
+    return checked
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -38,7 +38,9 @@ class QueriesContract:
         expected = [None if n % 2 else {"id": place, "sort": f"{n:03}", "n": n} for n in order]
         assert items == expected
 
-    def test_get_many_reads_from_several_tables_and_hands_out_separate_items(self, backend: Backend, place: str) -> None:
+    def test_get_many_reads_from_several_tables_and_hands_out_separate_items(
+        self, backend: Backend, place: str
+    ) -> None:
         write(backend, Put(PLAIN, {"id": place}), Put(NUMBERED, {"id": place, "number": 0}))
         keys = [PLAIN.key(place), NUMBERED.key(place, 0), PLAIN.key(place), NUMBERED.key(place, 1)]
         items = backend.execute(GetMany(keys))

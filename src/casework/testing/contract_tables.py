@@ -59,7 +59,21 @@ EDGE_VALUES: tuple[str | int | bool | bytes, ...] = (
 )
 """Values at which stores have been known to differ; of each type, and some that look alike in another type."""
 
-TEXT_IN_ORDER = ("!", "0", "A", "a", "aa", "b", "\u00e9", "\u4e2d", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0001f600")
+TEXT_IN_ORDER = (
+    "!",
+    "0",
+    "A",
+    "a",
+    "aa",
+    "b",
+    "\u00e9",
+    "\u4e2d",
+    "\ud7ff",
+    "\ue000",
+    "\uffff",
+    "\U00010000",
+    "\U0001f600",
+)
 """Strings by code point: the order of their UTF-8 bytes, not that of UTF-16."""
 
 NUMBERS_IN_ORDER = (MIN_INT, -(10**10), -10, -9, -1, 0, 1, 9, 10, 2**53, 2**53 + 1, MAX_INT)

@@ -81,7 +81,9 @@ class WritesContract:
         write(backend, Put(SORTED, item))
         assert get(backend, SORTED.key(place, "s")) == item
         write(backend, Update(SORTED.key(place, "s"), {"expires_at_s": 4_000_000_001}))
-        assert refused(backend, Transact([Check(SORTED.key(place, "s"), equals("expires_at_s", 4_000_000_001))])) is None
+        assert (
+            refused(backend, Transact([Check(SORTED.key(place, "s"), equals("expires_at_s", 4_000_000_001))])) is None
+        )
 
     def test_what_a_reader_does_to_an_item_changes_nothing_stored(self, backend: Backend, place: str) -> None:
         write(backend, Put(PLAIN, {"id": place, "n": 1}))
@@ -289,9 +291,7 @@ class WritesContract:
         write(backend, Put(PLAIN, {"id": place, "a": "x" * 250_000}))
         error = refused(
             backend,
-            Transact(
-                [Update(PLAIN.key(place), {"b": "x" * 250_000}), Check(PLAIN.key(place + "-other"), present())]
-            ),
+            Transact([Update(PLAIN.key(place), {"b": "x" * 250_000}), Check(PLAIN.key(place + "-other"), present())]),
         )
         assert error is not None
         assert [refusal is not None for refusal in error.refusals] == [False, True]

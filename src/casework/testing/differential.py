@@ -77,7 +77,9 @@ def _conditions() -> st.SearchStrategy[Condition]:
     )
     return st.recursive(
         simple,
-        lambda inner: st.one_of(st.builds(all_of, inner, inner), st.builds(any_of, inner, inner), st.builds(not_, inner)),
+        lambda inner: st.one_of(
+            st.builds(all_of, inner, inner), st.builds(any_of, inner, inner), st.builds(not_, inner)
+        ),
         max_leaves=4,
     )
 

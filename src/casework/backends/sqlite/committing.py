@@ -23,6 +23,7 @@ from casework.backends.sqlite.group import (
     flush,
     forget,
     guess,
+    read_rows,
     remember,
     sort_out,
 )
@@ -81,7 +82,7 @@ class Committer:
             connection.execute("ROLLBACK")
             forget(self._known, rows)
             begin(connection, self._file.busy_timeout_s)
-            rows = guess(requests, Known(), lambda _: fetch_texts(connection, list(rows)))
+            rows = read_rows(list(rows), lambda places: fetch_texts(connection, places))
             overlay = decide(requests, rows)
             changes, unstated = sort_out(rows, overlay)
             flush(connection, rows, changes, unstated)

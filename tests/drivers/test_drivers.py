@@ -132,9 +132,7 @@ def claim_and_release(log: list[str]) -> Program[str]:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, Unavailable])
-def test_what_is_thrown_into_a_program_still_lets_it_release(
-    backend: Recorded, error: type[BaseException]
-) -> None:
+def test_what_is_thrown_into_a_program_still_lets_it_release(backend: Recorded, error: type[BaseException]) -> None:
     def before(effect: Any) -> None:
         if type(effect) is Get:
             raise error("stop")

@@ -117,7 +117,7 @@ def test_a_group_whose_transaction_is_gone_applies_nothing_and_runs_again(backen
     assert backend.execute(Get(ITEMS.key("a"))) is not None and backend.execute(Get(ITEMS.key("b"))) is not None
 
 
-# --- COMMIT itself fails ------------------------------------------------------------------------------------------------
+# --- COMMIT itself fails --------------------------------------------------------------------------------------------
 
 
 def test_a_commit_that_was_applied_although_it_failed_is_reported_as_applied(backend: SqliteBackend) -> None:

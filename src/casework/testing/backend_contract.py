@@ -15,6 +15,7 @@ test works in partitions of its own. Index reads are repeated until they show wh
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Iterator
 from typing import ClassVar
@@ -59,7 +60,7 @@ class BackendContract(ConditionsContract, WritesContract, QueriesContract):
     def test_time_has_bounds_and_never_runs_backwards(self, backend: Backend) -> None:
         instants = [backend.now() for _ in range(100)]
         assert all(instant.earliest_us <= instant.middle_us <= instant.latest_us for instant in instants)
-        for before, after in zip(instants, instants[1:], strict=False):
+        for before, after in itertools.pairwise(instants):
             assert before.earliest_us <= after.earliest_us
 
     def test_it_is_a_backend(self, backend: Backend) -> None:

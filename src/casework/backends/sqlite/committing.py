@@ -40,7 +40,7 @@ _FORGOTTEN_AFTER_S = 7 * 86_400
 
 
 class Committer:
-    """Commits groups of requests on a connection of its own. Not safe for two threads at once: its owner sees to that."""
+    """Commits groups of requests on a connection of its own, one at a time: its owner sees to that."""
 
     def __init__(self, file: SqliteFile, known: Known) -> None:
         self._file = file

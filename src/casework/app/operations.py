@@ -126,7 +126,7 @@ def list_executions(
     limit: int = 100,
     cursor: str | None = None,
 ) -> Program[listing.Listed]:
-    """A page of executions; see :class:`~casework.executions.listing.Listed`. A page may be short, only ``next`` ends it.
+    """A page of executions. It may be short, even empty: only a ``next`` of None ends the listing.
 
     Args:
         status: only those with this status.

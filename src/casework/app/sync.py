@@ -159,7 +159,7 @@ def open_app(
     owns = store is None or isinstance(store, str)
     url = store_url(store) if store is None or isinstance(store, str) else None
     backend = open_backend(url) if url is not None else store
-    assert isinstance(backend, Backend)  # noqa: S101 - the branch above made it one
+    assert isinstance(backend, Backend)
     if create is None:
         create = url is not None and is_embedded(url)
     try:

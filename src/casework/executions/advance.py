@@ -193,7 +193,7 @@ def _guarded(change: Change, event: dict[str, Any], take: Any, *args: Any, **kwa
         take(*args, **kwargs)
     except UnboundFunction as error:
         raise Parked(str(error)) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it fails this execution only
         change.poison(error, event)
 
 

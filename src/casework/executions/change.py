@@ -80,8 +80,8 @@ class Change:
 
     __slots__ = (
         "checked", "consumed", "data", "ended", "events", "fans", "given", "later", "logs", "machine", "marks",
-        "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts", "state", "status", "taken",
-        "tasks", "timers",
+        "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts", "state",
+        "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -326,7 +326,7 @@ class Change:
             self.outbox.setdefault(parent.id, []).append(mail)
 
     def poison(self, error: BaseException, event: dict[str, Any]) -> None:
-        """End as failed because ``event`` could not be processed; the state before it, the event and the error are kept."""
+        """End as failed because ``event`` could not be processed; it, the error and the state before are kept."""
         kind = type(error).__name__
         message = str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}"
         self.data.failure = {"event": event, "error": {"message": message, "type": kind}}

@@ -18,7 +18,7 @@ _Scalar = str | int | bool | bytes
 _Found = Mapping[str, _Scalar] | None
 
 
-class Condition(msgspec.Struct, frozen=True):
+class Condition(msgspec.Struct, frozen=True, gc=False):
     """Base of all conditions."""
 
     def holds(self, item: _Found) -> bool:

@@ -63,7 +63,7 @@ def compile_block(actions: list[dict[str, Any]], where: str, registries: Registr
     """The block of these normalised actions; None when there are none."""
     if not actions:
         return None
-    compiled = [_compile(action, registries) for action in actions]
+    compiled = [_compile(action, where, registries) for action in actions]
     asks = any(each.asks_active for each in compiled)
     ops = tuple(each.op for each in compiled)
     if len(ops) == 1:
@@ -129,7 +129,7 @@ def evaluate(run: Run, template: Template, where: str, *extra: Any) -> Any:
 # --- one action ---------------------------------------------------------------------------------------------------
 
 
-def _compile(action: dict[str, Any], registries: Registries) -> Block:
+def _compile(action: dict[str, Any], where: str, registries: Registries) -> Block:
     kind = action["type"]
     if kind == "call":
         return Block(_named(action, registries), False)
@@ -137,9 +137,11 @@ def _compile(action: dict[str, Any], registries: Registries) -> Block:
     if kind == "assign":
         return _assign(params)
     if kind == "if":
-        return _if(params, registries)
+        return _if(params, where, registries)
     if kind == "foreach":
-        return _foreach(params, registries)
+        return _foreach(params, where, registries)
+    if kind == "block":
+        return compile_block(params["actions"], where, registries) or Block(lambda run: None, False)
     return _BUILT_INS[kind](params)
 
 
@@ -222,12 +224,12 @@ def _assign(params: dict[str, Any]) -> Block:
     return Block(assign, template.asks_active)
 
 
-def _if(params: dict[str, Any], registries: Registries) -> Block:
+def _if(params: dict[str, Any], where: str, registries: Registries) -> Block:
     branches = []
     asks = False
     for branch in params["branches"]:
         guard, guard_asks = compile_guard(branch.get("guard"), "guard of if", registries)
-        inner = [_compile(action, registries) for action in branch["actions"]]
+        inner = [_compile(action, where, registries) for action in branch["actions"]]
         asks = asks or guard_asks or any(each.asks_active for each in inner)
         branches.append((guard, tuple(each.op for each in inner)))
 
@@ -241,9 +243,9 @@ def _if(params: dict[str, Any], registries: Registries) -> Block:
     return Block(op, asks)
 
 
-def _foreach(params: dict[str, Any], registries: Registries) -> Block:
+def _foreach(params: dict[str, Any], where: str, registries: Registries) -> Block:
     items = compile_template(params["items"])
-    inner = [_compile(action, registries) for action in params["actions"]]
+    inner = [_compile(action, where, registries) for action in params["actions"]]
     item, index = params["item"], params.get("index")
 
     def op(run: Run) -> None:

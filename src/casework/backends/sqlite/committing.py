@@ -63,6 +63,7 @@ class Committer:
         connection = self.connection
         if connection is None:
             connection = self._file.connect()
+            connection.execute("PRAGMA cache_size = -65536")
             connection.execute("PRAGMA busy_timeout = 0")  # begin() waits itself, and more fairly
             self.connection = connection
         return connection

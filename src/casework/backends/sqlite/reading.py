@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from casework.backends.port import LARGEST_PAGE_BYTES
-from casework.backends.sqlite.known import Known, Place
+from casework.backends.sqlite.known import LARGEST_TEXT, Known, Place
 from casework.backends.sqlite.layout import Layout
-from casework.errors import CaseworkError
+from casework.errors import CaseworkError, CorruptItem
 from casework.kernel.cursor import make_cursor, read_cursor
 from casework.kernel.effects import Outcome, Page, Query
 from casework.kernel.items import Item
@@ -177,50 +177,52 @@ def _take_page(
 def query_many(
     connection: sqlite3.Connection, layout: Layout, queries: Sequence[Query], known: Known
 ) -> list[Outcome[Page]]:
-    """Pages of whole partitions, in one statement; a partition that holds more than its page is asked for again alone."""
+    """Pages of whole partitions, in one statement; a partition that holds more than its page is read again alone."""
     outcomes: list[Outcome[Page]] = []
     while len(outcomes) < len(queries):
-        rest = queries[len(outcomes) :]
-        outcomes += _query_run(connection, layout, rest, known)
+        outcomes += [Outcome(page) for page in _query_run(connection, layout, queries[len(outcomes) :], known)]
         if len(outcomes) < len(queries):
-            outcomes.append(outcome_of(lambda: query_one(connection, layout, queries[len(outcomes)], known)))
+            outcomes.append(outcome_of(query_one, connection, layout, queries[len(outcomes)], known))
     return outcomes
 
 
-def _query_run(
-    connection: sqlite3.Connection, layout: Layout, queries: Sequence[Query], known: Known
-) -> list[Outcome[Page]]:
+def _query_run(connection: sqlite3.Connection, layout: Layout, queries: Sequence[Query], known: Known) -> list[Page]:
     """The pages of the first queries, up to one that does not fit: its partition is too large, or damaged."""
     pages = [Page([]) for _ in queries]
+    partitions = [query.partition for query in queries]
+    limits = [query.limit or _SOME_LIMIT for query in queries]
     has_sort = layout.sort is not None
-    at, size, items = -1, 0, pages[0].items
-    partition = ""
-    limit = 0
-    partitions = _encode([query.partition for query in queries]).decode()
-    cursor = connection.execute(layout.query_many, (partitions,))
+    item_of, young = layout.item_of, known.young
+    at, size, count, characters = -1, 0, 0, 0
+    items: list[Item] = []
+    cursor = connection.execute(layout.query_many, (_encode(partitions).decode(),))
     try:
         for position, sort, text in cursor:
             if position != at:
-                at, size = position, 0
-                partition, items = queries[at].partition, pages[at].items
-                limit = queries[at].limit or _SOME_LIMIT
-            size += most_bytes(text)
-            if len(items) >= limit or size >= LARGEST_PAGE_BYTES:
-                return [Outcome(page) for page in pages[:at]]
+                at, size, items = position, 0, pages[position].items
+            length = len(text)
+            size += _KEY_BYTES + (length if text.isascii() else 4 * length)
+            if size >= LARGEST_PAGE_BYTES or len(items) >= limits[at]:
+                return pages[:at]
+            partition = partitions[at]
             own = sort if has_sort else None
-            item = layout.item_of(partition, own, text)
+            item = item_of(partition, own, text)
             items.append(item)
-            known.note((layout, partition, own), text, item.copy())
-    except CaseworkError:
-        return [Outcome(page) for page in pages[:at]]
+            if length <= LARGEST_TEXT:
+                young[(layout, partition, own)] = (text, item.copy())
+                count += 1
+                characters += length
+    except CorruptItem:
+        return pages[:at]
     finally:
         cursor.close()
-    return [Outcome(page) for page in pages]
+        known.grew(count, characters)
+    return pages
 
 
-def outcome_of(read: Callable[[], Any]) -> Outcome[Any]:
+def outcome_of(read: Callable[..., Any], *arguments: Any) -> Outcome[Any]:
     """What ``read`` answers, or its own error; an error of SQLite's is for the caller."""
     try:
-        return Outcome(read())
+        return Outcome(read(*arguments))
     except CaseworkError as error:
         return Outcome(error=error)

@@ -1,0 +1,141 @@
+"""What the blocking and the async transport share: how a client is made, and how its calls are watched.
+
+A client of ours is made with the SDK's own repeats switched off: casework repeats by itself, since only then does it
+know what a refusal means. A client that the user hands in may repeat; every attempt that it makes is seen through
+botocore's ``response-received`` event.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from casework.backends.dynamodb.clock import ServiceClock
+from casework.backends.dynamodb.encode import encode_get
+from casework.backends.dynamodb.faults import DOUBTFUL, Fault, Reply, fault_of_answer, fault_of_exception
+from casework.backends.dynamodb.metering import METERED, Meter
+from casework.backends.dynamodb.plan import Send
+from casework.errors import MissingExtra
+from casework.kernel.schema import REGISTRY
+
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 10.0
+CONCURRENCY = 32
+"""Calls under way at once, and connections kept."""
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Import a module of an extra; MissingExtra names the ``pip install`` that brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(f"DynamoDB needs {module}: pip install casework[{extra}] ({error})") from error
+
+
+def config_of(concurrency: int) -> dict[str, Any]:
+    """The settings of a client of ours, for ``Config(**...)`` of botocore and of aiobotocore."""
+    return {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "read_timeout": READ_TIMEOUT_S,
+        "retries": {"total_max_attempts": 1, "mode": "standard"},
+        "max_pool_connections": concurrency,
+        "tcp_keepalive": True,
+        "parameter_validation": False,
+    }
+
+
+def arguments_of(
+    endpoint_url: str | None, region_name: str | None, found_region: str | None, *, has_credentials: bool
+) -> dict[str, Any]:
+    """The arguments that say where a client goes and as whom.
+
+    Credentials and region are made up only for an endpoint that was named, and only when none are found: such an
+    endpoint is a server on this machine that wants some but does not look at them.
+    """
+    arguments: dict[str, Any] = {"endpoint_url": endpoint_url, "region_name": region_name or found_region}
+    if endpoint_url is not None:
+        arguments["region_name"] = arguments["region_name"] or "us-east-1"
+        if not has_credentials:
+            arguments.update(aws_access_key_id="casework", aws_secret_access_key="casework")
+    return arguments
+
+
+def returns_items(client: Any) -> bool:
+    """Whether the service behind ``client`` is AWS itself, which hands back the item that refused a write."""
+    host = str(getattr(getattr(client, "meta", None), "endpoint_url", "")).partition("//")[2].partition("/")[0]
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
+
+
+def time_question(prefix: str) -> Send:
+    """The cheapest call whose answer tells the time: an eventually consistent read of an item that is never there."""
+    request = encode_get(REGISTRY.key("_time", "_time"), prefix)
+    return Send("get_item", {**request, "ConsistentRead": False})
+
+
+_attempts: ContextVar[list[Fault | None] | None] = ContextVar("casework_attempts", default=None)
+
+
+def watch(client: Any) -> None:
+    """Have every attempt of ``client`` noted. Harmless when done twice, or to a stub without events."""
+    events = getattr(getattr(client, "meta", None), "events", None)
+    if events is not None:
+        events.register("response-received.dynamodb", _note_attempt, unique_id="casework-attempts")
+
+
+def _note_attempt(
+    parsed_response: Mapping[str, Any] | None = None, exception: BaseException | None = None, **_: Any
+) -> None:
+    attempts = _attempts.get()
+    if attempts is None:
+        return
+    if exception is not None:
+        attempts.append(fault_of_exception(exception) or Fault("lost", type(exception).__name__, str(exception)))
+    elif parsed_response is not None and "Error" in parsed_response:
+        attempts.append(fault_of_answer(parsed_response))
+    else:
+        attempts.append(None)
+
+
+class Call:
+    """One call: made, begun when the client is there, ended by :meth:`answered` or :meth:`failed`."""
+
+    __slots__ = ("_attempts", "_clock", "_meter", "_sent", "method", "request")
+
+    def __init__(self, send: Send, clock: ServiceClock, meter: Meter | None) -> None:
+        self.method = send.method
+        self.request = send.request
+        if meter is not None and send.method in METERED:
+            self.request = {**send.request, "ReturnConsumedCapacity": "INDEXES"}
+        self._clock, self._meter = clock, meter
+        self._attempts: list[Fault | None] = []
+        self._sent = clock.mark()
+
+    def begin(self) -> None:
+        """It is sent now; the attempts that the SDK makes in this thread or task belong to it."""
+        _attempts.set(self._attempts)
+        self._sent = self._clock.mark()
+
+    def answered(self, response: Mapping[str, Any]) -> Reply:
+        """The reply for an answer of the service."""
+        return self._end(response, None)
+
+    def failed(self, error: Exception) -> Reply:
+        """The reply for an exception; raises it again when it is neither the SDK's nor the transport's."""
+        fault = fault_of_exception(error)
+        if fault is None:
+            raise error
+        return self._end(None, fault)
+
+    def _end(self, response: Mapping[str, Any] | None, fault: Fault | None) -> Reply:
+        received = self._clock.mark()
+        _attempts.set(None)
+        metadata = (response or (fault.response if fault else {})).get("ResponseMetadata", {})
+        self._clock.observe(metadata.get("HTTPHeaders", {}).get("date"), self._sent, received)
+        if self._meter is not None:
+            self._meter.count(self.method, response)
+        earlier = self._attempts[:-1]
+        unseen = metadata.get("RetryAttempts", 0) > len(earlier)
+        doubtful = unseen or any(one is None or one.kind in DOUBTFUL for one in earlier)
+        return Reply(response, fault, doubtful, self._sent[0], received[0])

@@ -38,7 +38,10 @@ context: {got: []}
 states:
   idle: {on: {Begin: working}}
   working:
-    invoke: {id: work, src: work, onDone: {target: idle, actions: [{type: assign, params: {got: {expr: "context.got + [event]"}}}]}}
+    invoke:
+      id: work
+      src: work
+      onDone: {target: idle, actions: [{type: assign, params: {got: {expr: "context.got + [event]"}}}]}
     on: {Leave: idle}
 """
 
@@ -73,7 +76,7 @@ def context_of(rt: Runtime, backend: object, id: str) -> dict:
     return run(deliver.load(rt, id), backend).context
 
 
-# --- two who advance the same execution ---------------------------------------------------------------------------------
+# --- two who advance the same execution ---------------------------------------------------------------------
 
 
 def test_of_two_workers_with_one_message_one_commits_and_the_other_changes_nothing(backend: MemoryBackend) -> None:
@@ -108,7 +111,7 @@ def test_a_message_that_arrives_between_the_look_and_the_commit_is_not_lost(back
     assert context_of(rt, backend, "c")["seen"] == [1, 2]
 
 
-# --- lost answers -------------------------------------------------------------------------------------------------------
+# --- lost answers -------------------------------------------------------------------------------------------
 
 
 def test_a_lost_answer_followed_by_somebody_elses_commit_applies_the_event_once(backend: MemoryBackend) -> None:
@@ -159,7 +162,7 @@ def test_a_task_whose_finish_lost_its_answer_reports_once(backend: MemoryBackend
     assert context_of(rt, backend, "j")["got"] == ["r"]
 
 
-# --- generations --------------------------------------------------------------------------------------------------------
+# --- generations --------------------------------------------------------------------------------------------
 
 
 def test_a_result_that_arrives_after_its_state_was_left_and_entered_again_is_dropped(backend: MemoryBackend) -> None:
@@ -188,7 +191,7 @@ def test_a_task_that_finishes_after_its_state_was_left_is_refused(backend: Memor
     assert items_of(backend, "j", "e/") == []
 
 
-# --- leases -------------------------------------------------------------------------------------------------------------
+# --- leases -------------------------------------------------------------------------------------------------
 
 
 def test_a_renewal_between_the_look_and_the_takeover_refuses_the_takeover(
@@ -229,7 +232,7 @@ def test_a_task_that_was_taken_over_is_finished_by_its_new_holder_only(
     assert context_of(rt, backend, "j")["got"] == ["holder"]
 
 
-# --- order --------------------------------------------------------------------------------------------------------------
+# --- order --------------------------------------------------------------------------------------------------
 
 
 def test_a_senders_second_message_is_never_visible_before_its_first(backend: MemoryBackend) -> None:
@@ -274,7 +277,7 @@ def test_two_hosts_with_skewed_clocks_send_for_one_execution_in_the_order_of_its
     assert context_of(rt, first, "receiver")["seen"] == [0, 1, 2, 3, 4]
 
 
-# --- start, cancel, suspend ---------------------------------------------------------------------------------------------
+# --- start, cancel, suspend ---------------------------------------------------------------------------------
 
 
 def test_a_cancel_that_is_visible_before_the_start_leaves_a_state_for_the_start_to_find(backend: MemoryBackend) -> None:
@@ -333,7 +336,7 @@ def test_a_stale_worker_cannot_bring_back_a_purged_execution(backend: MemoryBack
     assert items_of(backend, "c") == []
 
 
-# --- deploys ------------------------------------------------------------------------------------------------------------
+# --- deploys ------------------------------------------------------------------------------------------------
 
 
 def test_an_old_worker_that_meets_new_work_parks_it_and_a_new_one_takes_it(

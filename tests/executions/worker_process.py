@@ -42,11 +42,14 @@ def main() -> None:
     store, ledger = sys.argv[1:]
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    with casework.open(store, machines=[make_machine(ledger)], trace_max=50) as app:
-        with app.worker(poll_s=0.05, lease_s=1.0, heartbeat_s=0.5, concurrency=2, drain_s=5.0):
-            print("ready", flush=True)
-            stopped.wait()
-    print("stopped", flush=True)
+    with (
+        casework.open(store, machines=[make_machine(ledger)], trace_max=50) as app,
+        app.worker(poll_s=0.05, lease_s=1.0, heartbeat_s=0.5, concurrency=2, drain_s=5.0),
+    ):
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        stopped.wait()
+    sys.stdout.write("stopped\n")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,9 @@ def find_machines(place: str) -> list[Machine]:
 
 def _import(module_name: str, place: str) -> Any:
     if not module_name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise Misuse(f"{place!r} names no machine; write a file (order.yaml), a module (shop), or MODULE:NAME (shop:order)")
+        raise Misuse(
+            f"{place!r} names no machine; write a file (order.yaml), a module (shop), or MODULE:NAME (shop:order)"
+        )
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -22,7 +22,7 @@ import msgspec
 from casework.demo.ledger import Reader
 from casework.demo.orders import Order, read_orders
 from casework.demo.screen import Progress, open_screen
-from casework.demo.workers import WorkerProcess, DemoFailed, wait_until_ready
+from casework.demo.workers import WorkerProcess, wait_until_ready
 from casework.errors import Misuse
 
 if TYPE_CHECKING:

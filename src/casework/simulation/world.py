@@ -292,9 +292,12 @@ class World:
     def _sleep(self, task: Task, seconds: float) -> None:
         if seconds <= 0:
             return
+        self._put_off(task, self.now_us + int(seconds * 1e6))
+
+    def _put_off(self, task: Task, due_us: int) -> None:
+        """Let a task go on no sooner than at ``due_us``."""
         self._ready.remove(task)
         task.wake_number += 1
-        due_us = self.now_us + int(seconds * 1e6)
         heapq.heappush(self._sleepers, (due_us, task.number * 1_000_000 + task.wake_number % 1_000_000, task))
 
     def _race(self, task: Task, effect: Race) -> None:
@@ -383,6 +386,8 @@ class World:
             process = actor.process
             if process is not None and (process.paused_until_us > self.now_us or can_fail):
                 if self._stumbles(process):
+                    if process.is_up and not actor.is_dead:
+                        self._put_off(actor, process.paused_until_us)
                     continue
             actor.step(self)
         return True
@@ -390,8 +395,6 @@ class World:
     def _stumbles(self, process: Process) -> bool:
         """Whether the process stands still, begins to, or dies instead of taking this step."""
         if process.paused_until_us > self.now_us:
-            if all(a.process is not None and a.process.paused_until_us > self.now_us for a in self._ready):
-                self.now_us = min(a.process.paused_until_us for a in self._ready)
             return True
         faults = self.faults
         if process.may_crash and self.choices.happens(faults.crash):

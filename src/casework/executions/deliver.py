@@ -257,24 +257,12 @@ def handle(
     lost = 0
     while lost < 3:
         state = held if held is not None else (yield from read_state(id))
-        if state.spill:
-            state = yield from drain(rt, state)
-        machine = yield from _machine_here(rt, state)
-        check_event(machine, event_type)
-        moment = yield from now()
-        if state.ended or state.status in ("suspended", "purging"):
-            yield from put_mail(rt, id, event_type, data, own_id, moment, priority)
-            return _answer(rt, state, is_taken=False), state
-        change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment, held=held is not None)
-        is_new = yield from _take(change, _take_in_line, change, mail, marks)
-        if not is_new:
-            state = state if held is None else (yield from read_state(id))
-            return _answer(rt, state, is_duplicate=True, is_taken=False), state
         try:
-            new = yield from commit(rt, change, state.unchanged())
-            return _answer(rt, new, is_taken=change.taken), new
+            if state.spill:
+                state = yield from drain(rt, state)
+            return (yield from _in_line(rt, state, mail, marks, priority, is_held=held is not None))
         except ConditionFailed as refused:
-            if refused.refusals[0] is None:
+            if refused.refusals[0] is None:  # the state is the one that was read, so it was the event id's mark
                 marks |= {mark_sort(own_id)}
         except (Contention, OutcomeUnknown):
             pass
@@ -286,6 +274,25 @@ def handle(
     yield from put_mail(rt, id, event_type, data, own_id, moment, priority)
     state = yield from read_state(id)
     return _answer(rt, state), state
+
+
+def _in_line(
+    rt: Runtime, state: State, mail: Mail, marks: frozenset[str], priority: int, *, is_held: bool
+) -> Program[tuple[Execution, State]]:
+    """One attempt at processing an event in line; the store's refusals are for the caller."""
+    machine = yield from _machine_here(rt, state)
+    check_event(machine, mail.type)
+    moment = yield from now()
+    if state.ended or state.status in ("suspended", "purging"):
+        yield from put_mail(rt, state.id, mail.type, mail.data, mail.id, moment, priority)
+        return _answer(rt, state, is_taken=False), state
+    change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment, held=is_held)
+    is_new = yield from _take(change, _take_in_line, change, mail, marks)
+    if not is_new:
+        state = (yield from read_state(state.id)) if is_held else state
+        return _answer(rt, state, is_duplicate=True, is_taken=False), state
+    new = yield from commit(rt, change, state.unchanged())
+    return _answer(rt, new, is_taken=change.taken), new
 
 
 def _take_in_line(change: Change, mail: Mail, marks: frozenset[str]) -> bool:

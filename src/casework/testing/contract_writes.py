@@ -191,7 +191,9 @@ class WritesContract:
 
         def increment() -> None:
             done = 0
-            while done < each:
+            for _ in range(2000):
+                if done == each:
+                    return
                 item = get(backend, key)
                 n = 0 if item is None else int(item["n"])
                 try:
@@ -202,6 +204,7 @@ class WritesContract:
                 except BaseException as error:
                     errors.append(error)
                     raise
+            errors.append(AssertionError("2,000 rounds were not enough for 10 increments"))
 
         workers = [threading.Thread(target=increment) for _ in range(threads)]
         for worker in workers:

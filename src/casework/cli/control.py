@@ -12,7 +12,9 @@ from casework.cli.opening import Debug, Id, Store, find_machines, open_store
 
 Code = Annotated[
     str | None,
-    typer.Option("--machine", metavar="PLACE", help="A file, MODULE:NAME or MODULE with the machine.", show_default=False),
+    typer.Option(
+        "--machine", metavar="PLACE", help="A file, MODULE:NAME or MODULE with the machine.", show_default=False
+    ),
 ]
 
 
@@ -71,7 +73,9 @@ def resume(id: Id, store: Store = None, debug: Debug = False) -> None:
 @command
 def redrive(
     id: Id,
-    code: Annotated[str, typer.Option("--machine", metavar="PLACE", help="A file, MODULE:NAME or MODULE with the machine.")],
+    code: Annotated[
+        str, typer.Option("--machine", metavar="PLACE", help="A file, MODULE:NAME or MODULE with the machine.")
+    ],
     store: Store = None,
     debug: Debug = False,
 ) -> None:
@@ -106,7 +110,9 @@ def purge(
 @command
 def migrate(
     id: Id,
-    code: Annotated[str, typer.Option("--machine", metavar="PLACE", help="A file, MODULE:NAME or MODULE with the new machine.")],
+    code: Annotated[
+        str, typer.Option("--machine", metavar="PLACE", help="A file, MODULE:NAME or MODULE with the new machine.")
+    ],
     to: Annotated[
         str | None, typer.Option("--to", metavar="NAME", help="Another machine of that place.", show_default=False)
     ] = None,

@@ -26,7 +26,9 @@ def demo(
     orders: Annotated[int, typer.Option(help="Orders to take from the demo's file, which has 200.")] = 200,
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     seed: Annotated[int, typer.Option(help="Decides which attempts fail, and when things happen outside.")] = 1,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the database and the ledger, and say where they are.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the database and the ledger, and say where they are.")
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

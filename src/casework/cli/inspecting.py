@@ -106,11 +106,14 @@ def away(at_us: int, now_us: int) -> str:
 @command
 def list_(
     status: Annotated[
-        str | None, typer.Option(help="pending, running, suspended, done, failed, cancelled or purging.", show_default=False)
+        str | None,
+        typer.Option(help="pending, running, suspended, done, failed, cancelled or purging.", show_default=False),
     ] = None,
     machine: Annotated[str | None, typer.Option(help="Only those of this machine.", show_default=False)] = None,
     parent: Annotated[str | None, typer.Option(help="Only those with this parent.", show_default=False)] = None,
-    dead: Annotated[bool, typer.Option("--dead", help="Messages that nobody could take, instead of executions.")] = False,
+    dead: Annotated[
+        bool, typer.Option("--dead", help="Messages that nobody could take, instead of executions.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="At most so many, 1 to 1000.")] = 100,
     cursor: Annotated[
         str | None, typer.Option(help="Go on where the page before ended, with the same options.", show_default=False)
@@ -139,7 +142,8 @@ def list_(
             return
         page = _whole_page(app, limit, cursor, status=status, machine=machine, parent=parent)
     rows = [
-        (each.id, each.status, each.machine, ", ".join(each.configuration), moment(each.updated_at_us)) for each in page.items
+        (each.id, each.status, each.machine, ", ".join(each.configuration), moment(each.updated_at_us))
+        for each in page.items
     ]
     _print_page(page, as_json, ("id", "status", "machine", "in", "changed"), rows)
     for text in page.unreadable:

@@ -16,7 +16,10 @@ from casework.errors import InvalidMachine, Misuse
 @command
 def check(
     place: Annotated[
-        str, typer.Argument(metavar="FILE|MODULE:NAME", help="A file, or machines with their functions.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="FILE|MODULE:NAME", help="A file, or machines with their functions.", show_default=False
+        ),
     ],
     diagram: Annotated[bool, typer.Option("--diagram", help="Print the machine as a Mermaid diagram.")] = False,
     as_json: AsJson = False,
@@ -58,14 +61,18 @@ def check(
                 print(mermaid(machine.definition), end="")
         elif not errors:
             for machine in machines:
-                print(f"{machine.name}: {len(machine.tables.states) - 1} states, {len(machine.event_types)} events, fine")
+                print(
+                    f"{machine.name}: {len(machine.tables.states) - 1} states, {len(machine.event_types)} events, fine"
+                )
     if errors:
         raise typer.Exit(MISUSE)
 
 
 @command
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The machine's name: a Python identifier.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The machine's name: a Python identifier.", show_default=False)
+    ],
     folder: Annotated[Path, typer.Option("--folder", help="Where the files go.")] = Path("."),
     debug: Debug = False,
 ) -> None:

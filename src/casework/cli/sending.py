@@ -21,7 +21,9 @@ def start(
             metavar="MACHINE", help="A file (order.yaml), MODULE:NAME (shop:order), or a name.", show_default=False
         ),
     ],
-    id: Annotated[str | None, typer.Option("--id", help="The execution's id [default: a fresh one]", show_default=False)] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", help="The execution's id [default: a fresh one]", show_default=False)
+    ] = None,
     input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The machine's input.")] = None,
     code: Annotated[str | None, typer.Option("--machine", metavar="PLACE", help=MACHINE_HELP)] = None,
     store: Store = None,
@@ -70,7 +72,8 @@ def send(
         str | None, typer.Argument(metavar="[JSON|@FILE]", help="The payload; @- reads stdin.", show_default=False)
     ] = None,
     event_id: Annotated[
-        str | None, typer.Option("--event-id", help="Your id of the event: it takes effect once, however often it is sent.")
+        str | None,
+        typer.Option("--event-id", help="Your id of the event: it takes effect once, however often it is sent."),
     ] = None,
     priority: Annotated[int, typer.Option(help="0 to 4; higher ones go before those of other executions.")] = 0,
     store: Store = None,

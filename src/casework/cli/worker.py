@@ -29,7 +29,9 @@ def worker(
     store: Store = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Tasks at once.")] = 16,
     poll_s: Annotated[float, typer.Option(min=0.001, help="Look for work at least so often.")] = 1.0,
-    lease_s: Annotated[float, typer.Option(min=0.1, help="A crashed worker's task is taken over after so long.")] = 30.0,
+    lease_s: Annotated[
+        float, typer.Option(min=0.1, help="A crashed worker's task is taken over after so long.")
+    ] = 30.0,
     heartbeat_s: Annotated[
         float, typer.Option(min=0.05, help="How often workers tell each other that they are there; three are missed.")
     ] = 5.0,

@@ -285,7 +285,10 @@ def every_refund_once(case: Case) -> Check:
     problems = [f"{id} was refunded under {count} keys" for id, count in keys.items() if count != 1]
     expected = {order.id for order in case.orders if order.story == "cancels"}
     said = {id for id, execution in case.evidence.orders.items() if execution.context["refunded"]}
-    problems += [f"{id}: story, order and bank differ on its refund" for id in sorted((expected ^ set(keys)) | (said ^ set(keys)))]
+    problems += [
+        f"{id}: story, order and bank differ on its refund"
+        for id in sorted((expected ^ set(keys)) | (said ^ set(keys)))
+    ]
     return Check("each refund once, under one key", f"{len(keys)} orders cancelled after the charge", problems)
 
 
@@ -294,7 +297,9 @@ def every_item_is_a_shipment(case: Case) -> Check:
     problems = []
     total = 0
     couriers = Counter(runs.task for runs in case.keys.values() if runs.effects)["book_courier"]
-    by_child = Counter(key.rpartition("/")[0].rpartition("/")[0] for key, r in case.keys.items() if r.task == "book_courier")
+    by_child = Counter(
+        key.rpartition("/")[0].rpartition("/")[0] for key, r in case.keys.items() if r.task == "book_courier"
+    )
     problems += [f"{child}: {count} couriers" for child, count in by_child.items() if count != 1]
     for order in case.orders:
         if not order.is_charged:

@@ -32,13 +32,17 @@ def print_proof(console: Console, proof: Proof) -> None:
         if len(check.problems) > MOST_PROBLEMS:
             table.add_row("", Text(f"  and {len(check.problems) - MOST_PROBLEMS} more", style="red"), "")
     console.print(table)
-    heading(console, "The tasks", "each key is one thing to be done; the outside does it once, however often it is asked")
+    heading(
+        console, "The tasks", "each key is one thing to be done; the outside does it once, however often it is asked"
+    )
     tasks = Table(box=None, padding=(0, 2), header_style="dim", pad_edge=True)
     for title in ("task", "keys", "runs", "failed attempts", "asked twice after the kill", "keys by number of runs"):
         tasks.add_column(title, justify="left" if title in ("task", "keys by number of runs") else "right")
     for name, task in proof.tasks.items():
         by_runs = ", ".join(f"{keys} × {runs}" for runs, keys in sorted(task.by_runs.items()))
-        tasks.add_row(name, str(task.keys), str(task.runs), str(task.failed), str(task.twice), Text(by_runs, style="dim"))
+        tasks.add_row(
+            name, str(task.keys), str(task.runs), str(task.failed), str(task.twice), Text(by_runs, style="dim")
+        )
     console.print(tasks)
 
 
@@ -55,13 +59,19 @@ def interesting_order(orders: Sequence[Order], proof: Proof, repeated: Mapping[s
         runs = [runs for runs in proof.keys.values() if runs.order == order.id]
         taken_over = any(run.effects > 1 for run in runs)
         failed = any(run.failed for run in runs)
-        return 3 * taken_over + 2 * failed + (repeated.get(order.id, 0) > 1) + (order.story == "pays"), -len(order.items)
+        return 3 * taken_over + 2 * failed + (repeated.get(order.id, 0) > 1) + (order.story == "pays"), -len(
+            order.items
+        )
 
     return max(orders, key=score)
 
 
 def print_timeline(
-    console: Console, order: Order, trace: Sequence[Mapping[str, Any]], entries: Sequence[Entry], webhooks: Sequence[int]
+    console: Console,
+    order: Order,
+    trace: Sequence[Mapping[str, Any]],
+    entries: Sequence[Entry],
+    webhooks: Sequence[int],
 ) -> None:
     """What happened to one order, from the database's trace and from the ledger, in one line of time."""
     heading(console, f"Order {order.id}", f"{order.customer}: {', '.join(order.items)}; {order.amount_cents / 100:.2f}")
@@ -131,7 +141,9 @@ def print_end(console: Console, proof: Proof, kept: str | None) -> None:
     good = sum(check.ok for check in proof.checks)
     style = "bold green" if proof.ok else "bold red"
     verdict = "Proved" if proof.ok else "NOT proved"
-    text = f"{verdict}: {good} of {len(proof.checks)} statements hold. {proof.orders} orders, {proof.commits:,} commits, "
+    text = (
+        f"{verdict}: {good} of {len(proof.checks)} statements hold. {proof.orders} orders, {proof.commits:,} commits, "
+    )
     console.print(Text(f"{text}{proof.seconds:.1f} s.", style=style))
     if kept:
         console.print(Padding(Text(kept, style="dim"), (0, 0)), soft_wrap=True)

@@ -22,7 +22,7 @@ import msgspec
 from casework.demo.ledger import Reader
 from casework.demo.orders import Order, read_orders
 from casework.demo.screen import Progress, open_screen
-from casework.demo.workers import WorkerProcess, DemoFailed, wait_until_ready
+from casework.demo.workers import WorkerProcess, wait_until_ready
 from casework.errors import Misuse
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 TRACE_MAX = 1000
 GIVE_UP_AFTER_S = 150.0
 ORDERS_PER_S = 32
+CONFIRM_S, CONFIRM_REMOTE_S = 4.0, 20.0
+"""How long customers have to confirm their payment: long against the time that a webhook takes on that store."""
 
 
 class DemoOptions(msgspec.Struct, kw_only=True):
@@ -118,7 +120,10 @@ class Demo:
             wait_until_ready(self.workers)
             who = " and ".join(f"{worker.number} (pid {worker.pid})" for worker in self.workers)
             self.screen.event(self.at_s, f"workers {who} are ready; orders come in", "green")
-            world = World(app, self.orders, self.options.seed, len(self.orders) / ORDERS_PER_S)
+            world = World(
+                app, self.orders, self.options.seed, per_s=ORDERS_PER_S,
+                confirm_within_s=CONFIRM_REMOTE_S if self.is_remote else CONFIRM_S,
+            )  # fmt: skip
             kill = self.work(app, world)
             self.late_webhooks(app, world)
             for worker in self.workers:
@@ -141,10 +146,13 @@ class Demo:
     def work(self, app: App, world: Any) -> Any:
         """Let the world go on until every order has ended; kill a worker in the middle."""
         kill = None
+        seen = 0
         while not (world.is_idle and self.progress.ended == len(self.orders)):
-            news = self.ledger.look()
+            self.ledger.look()
+            news = self.ledger.entries[seen:]
+            seen += len(news)
             self.progress.count(news)
-            world.look(news)
+            world.look(news, self.progress.ended)
             self.watch(app, world)
             if kill is None and world.started * 2 >= len(self.orders):
                 kill = self.kill_one()
@@ -173,10 +181,7 @@ class Demo:
         from casework.demo.proof import Kill
 
         victim = self.workers[0]
-        seen = len(self.ledger.entries)
-        was_killed = victim.kill_in_the_middle(self.ledger)
-        self.progress.count(self.ledger.entries[seen:])
-        if not was_killed:
+        if not victim.kill_in_the_middle(self.ledger):
             return None
         held = [entry.key for entry in victim.held]
         text = f"worker {victim.number} (pid {victim.pid}) killed with SIGKILL, {len(held)} tasks in its hands"

@@ -139,7 +139,9 @@ def panel(at_s: float, progress: Progress, workers: Sequence[WorkerProcess]) -> 
     bar = Table.grid(padding=(0, 2))
     bar.add_row(
         Text("orders", style="bold"),
-        ProgressBar(progress.total, progress.ended, width=48, pulse=progress.ended == 0, animation_time=time.monotonic()),
+        ProgressBar(
+            progress.total, progress.ended, width=48, pulse=progress.ended == 0, animation_time=time.monotonic()
+        ),
         Text(f"{progress.ended}/{progress.total} ended"),
         Text(f"{progress.started - progress.ended} under way", style="dim"),
         Text(f"{at_s:.0f} s", style="dim"),

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from casework.demo.ledger import BEGAN, EFFECT, ENDED, FAILED, Entry
 from casework.demo.orders import Order
-from casework.demo.proof import KeyRuns, Proof
+from casework.demo.proof import Proof
 from casework.statechart.diagram import outline
 
 if TYPE_CHECKING:
@@ -36,12 +36,16 @@ def print_proof(console: Console, proof: Proof) -> None:
         console, "The tasks", "each key is one thing to be done; the outside does it once, however often it is asked"
     )
     tasks = Table(box=None, padding=(0, 2), header_style="dim", pad_edge=True)
-    for title in ("task", "keys", "runs", "failed attempts", "asked twice after the kill", "keys by number of runs"):
-        tasks.add_column(title, justify="left" if title in ("task", "keys by number of runs") else "right")
+    most = max((runs for task in proof.tasks.values() for runs in task.by_runs), default=1)
+    tasks.add_column("task")
+    for title in ("keys", "runs", "failed attempts", "effect asked twice", "ran once"):
+        tasks.add_column(title, justify="right")
+    for runs in range(2, most + 1):
+        tasks.add_column("twice" if runs == 2 else f"{runs} times", justify="right")
     for name, task in proof.tasks.items():
-        by_runs = ", ".join(f"{keys} × {runs}" for runs, keys in sorted(task.by_runs.items()))
+        numbers = (task.keys, task.runs, task.failed, task.twice, *(task.by_runs.get(n, 0) for n in range(1, most + 1)))
         tasks.add_row(
-            name, str(task.keys), str(task.runs), str(task.failed), str(task.twice), Text(by_runs, style="dim")
+            Text(name, style="cyan"), *(str(number) if number else Text("-", style="dim") for number in numbers)
         )
     console.print(tasks)
 
@@ -147,8 +151,3 @@ def print_end(console: Console, proof: Proof, kept: str | None) -> None:
     console.print(Text(f"{text}{proof.seconds:.1f} s.", style=style))
     if kept:
         console.print(Padding(Text(kept, style="dim"), (0, 0)), soft_wrap=True)
-
-
-def runs_of(keys: Mapping[str, KeyRuns], order: str) -> dict[str, KeyRuns]:
-    """The keys of one order."""
-    return {key: runs for key, runs in keys.items() if runs.order == order}

@@ -58,7 +58,7 @@ def check(
             from casework.statechart.diagram import mermaid
 
             for machine in machines:
-                print(mermaid(machine.definition), end="")
+                print(mermaid(machine), end="")
         elif not errors:
             for machine in machines:
                 print(

@@ -214,7 +214,7 @@ class Demo:
         self.screen.event(self.at_s, text, "bold red")
         new = self.start_worker()
         self.screen.event(self.at_s, f"worker {new.number} (pid {new.pid}) takes its place", "green")
-        return Kill(victim.number, victim.pid, round(self.at_s, 2), held)
+        return Kill(victim.number, victim.pid, round(self.at_s, 2), time.time_ns() // 1000, held)
 
     def late_webhooks(self, app: App, world: Any) -> None:
         """Webhooks repeated after the end; the workers take them out of the mailboxes."""
@@ -248,7 +248,7 @@ class Demo:
             report.print_proof(self.console, proof)
             order = report.interesting_order(self.orders, proof, webhooks)
             times = world.sent_at_us.get(order.id, [])
-            report.print_timeline(self.console, order, evidence.traces[order.id], self.ledger.entries, times)
+            report.print_timeline(self.console, order, evidence.traces[order.id], self.ledger.entries, times, kill)
             report.print_diagram(self.console, definition, evidence.traces[order.id])
             report.print_end(self.console, proof, self.how_to_look() if self.options.keep else None)
         return proof

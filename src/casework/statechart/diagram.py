@@ -1,159 +1,183 @@
-"""A machine as a diagram: :func:`mermaid` for documents, :func:`outline` for terminals. Pure text."""
+"""A machine as a diagram: Mermaid (GitHub and many editors draw it) or PlantUML, with the active states marked."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterable
+from typing import Any, Protocol
 
-State = Mapping[str, Any]
+from casework.statechart.names import states_in
 
-
-class Arrow(NamedTuple):
-    """One transition, ready to be shown."""
-
-    source: str
-    label: str
-    targets: tuple[str, ...]
-    """Paths; empty for one that stays where it is."""
+MAX_LABEL = 80
+"""Longer labels of transitions are cut."""
 
 
-class Line(NamedTuple):
-    """One state of an outline."""
+class Drawn(Protocol):
+    """What is asked of a machine here."""
 
-    depth: int
-    path: str
-    key: str
-    kind: str
-    notes: tuple[str, ...]
-    """What is invoked here, and where transitions lead."""
-    was_active: bool
+    name: str
+    definition: dict[str, Any]
 
 
-def mermaid(definition: Mapping[str, Any], *, active: Collection[str] = ()) -> str:
-    """A ``stateDiagram-v2`` of a normalised definition (``machine.definition``).
+def mermaid(machine: Drawn, active: Iterable[str] = ()) -> str:
+    """The machine as a Mermaid ``stateDiagram-v2``; ``active`` are paths of atomic states to mark.
 
-    Args:
-        definition: what to draw.
-        active: paths of states to highlight, such as an execution's configuration.
+    Pass ``snapshot.configuration`` to mark where an execution is. Unknown paths are ignored.
     """
-    root = definition["root"]
-    lines = ["stateDiagram-v2", *_mermaid_states(root, 1)]
-    if root["kind"] == "compound":
-        lines += [f"    [*] --> {_node_id(target)}" for target in root["initial"]["target"]]
-    for state in states(root):
-        for arrow in arrows(state):
-            for target in arrow.targets:
-                source = _node_id(arrow.source)
-                lines.append(f"    {source} --> {_node_id(target)}{' : ' + _label(arrow.label) if arrow.label else ''}")
-    marked = [state["path"] for state in states(root) if state["path"] in active]
-    if marked:
-        lines.append("    classDef active fill:#2e7d32,color:#fff")
-        lines += [f"    class {_node_id(path)} active" for path in marked]
-    return "\n".join(lines) + "\n"
+    drawing = _Mermaid(machine.definition, active)
+    return "\n".join(["stateDiagram-v2", *drawing.lines()]) + "\n"
 
 
-def _mermaid_states(state: State, depth: int) -> Iterator[str]:
-    pad = "    " * depth
-    for position, child in enumerate(state.get("states", ())):
-        if position and state["kind"] == "parallel":
-            yield f"{pad}--"
-        name = _node_id(child["path"])
-        tasks = "".join(f"\\n{_label(note)}" for note in invocations(child))
-        if child.get("states"):
-            yield f'{pad}state "{child["key"]}{tasks}" as {name} {{'
-            yield from _mermaid_states(child, depth + 1)
-            if child["kind"] == "compound":
-                yield from (f"{pad}    [*] --> {_node_id(target)}" for target in child["initial"]["target"])
-            yield f"{pad}}}"
-        elif child["kind"] == "history":
-            yield f'{pad}state "{"H*" if child.get("deep") else "H"}" as {name}'
-        else:
-            yield f'{pad}state "{child["key"]}{tasks}" as {name}'
-            if child["kind"] == "final":
-                yield f"{pad}{name} --> [*]"
+def plantuml(machine: Drawn, active: Iterable[str] = ()) -> str:
+    """The machine as PlantUML; ``active`` as for :func:`mermaid`."""
+    drawing = _PlantUml(machine.definition, active)
+    return "\n".join(["@startuml", f"title {machine.name}", *drawing.lines(), "@enduml"]) + "\n"
 
 
-def outline(definition: Mapping[str, Any], visited: Collection[str] = ()) -> list[Line]:
-    """The states of a normalised definition as an indented list.
+class _Drawing:
+    def __init__(self, definition: dict[str, Any], active: Iterable[str]) -> None:
+        self.root = definition["root"]
+        self.states = {state["path"]: state for state in states_in(self.root)}
+        self.active = [path for path in active if path in self.states]
+        self.names: dict[str, str] = {}
+        for path in self.states:
+            name = re.sub(r"\W", "_", path, flags=re.ASCII) or "_"
+            while name in self.names.values():
+                name += "_"
+            self.names[path] = name
 
-    Args:
-        definition: what to show.
-        visited: paths of states that an execution was in; those around them count as well.
-    """
-    around = {prefix for path in visited for prefix in _prefixes(path)}
-    found = []
-    for state in states(definition["root"]):
-        notes = [f"⚙ {note}" for note in invocations(state)]
-        notes += [f"{arrow.label or 'always'} → {', '.join(arrow.targets) or 'stays'}" for arrow in arrows(state)]
-        path = state["path"]
-        found.append(Line(path.count("."), path, state["key"], state["kind"], tuple(notes), path in around))
-    return found
+    def lines(self) -> list[str]:
+        found = self.inside(self.root, "    ")
+        for state in self.states.values():
+            for label, transition in _labelled(state):
+                found += self.edges(state, transition, label)
+        return [*found, *self.marks()]
 
+    def inside(self, state: dict[str, Any], indent: str) -> list[str]:
+        found = []
+        regions = state["kind"] == "parallel"
+        for index, child in enumerate(state.get("states", [])):
+            if regions and index and child["kind"] != "history":
+                found.append(f"{indent}--")
+            found += self.state(child, indent)
+        for target in state.get("initial", {}).get("target", []):
+            found.append(f"{indent}[*] --> {self.names[target]}")
+        return found
 
-def _prefixes(path: str) -> Iterator[str]:
-    parts = path.split(".")
-    for end in range(1, len(parts) + 1):
-        yield ".".join(parts[:end])
+    def state(self, state: dict[str, Any], indent: str) -> list[str]:
+        name = self.names[state["path"]]
+        label = state["key"]
+        if state["kind"] == "history":
+            label = "H*" if state["deep"] else "H"
+        opening = f'{indent}state "{self.escaped(label)}" as {name}{self.colour(state)}'
+        found = [opening]
+        if state.get("states"):
+            found = [f"{opening} {{", *self.inside(state, indent + "    "), f"{indent}}}"]
+        for part in ("entry", "exit"):
+            if state.get(part):
+                found.append(f"{indent}{name} : {self.escaped(f'{part} / {_actions(state[part])}')}")
+        for invoke in state.get("invoke", []):
+            src = next(iter(invoke["src"].values()))
+            found.append(f"{indent}{name} : {self.escaped(f'invoke {src}')}")
+        if state["kind"] == "final":
+            found.append(f"{indent}{name} --> [*]")
+        return found
 
+    def edges(self, state: dict[str, Any], transition: dict[str, Any], label: str) -> list[str]:
+        text = _label(label, transition)
+        if state["path"] == "":
+            return [
+                f"    {self.names[target]} : {self.escaped(f'from anywhere: {text}')}"
+                for target in _targets(transition)
+            ]
+        name = self.names[state["path"]]
+        if not _targets(transition):
+            return [f"    {name} : {self.escaped(text)}"]
+        return [f"    {name} --> {self.names[target]} : {self.escaped(text)}" for target in _targets(transition)]
 
-def states(root: State) -> Iterator[State]:
-    """The states below ``root``, in document order."""
-    for child in root.get("states", ()):
-        yield child
-        yield from states(child)
-
-
-def invocations(state: State) -> list[str]:
-    """What a state invokes, each in a few words."""
-    found = []
-    for invoke in state.get("invoke", ()):
-        (_, src), *_ = invoke["src"].items()
-        found.append(f"{src} for each" if "each" in invoke else str(src))
-    return found
-
-
-def arrows(state: State) -> list[Arrow]:
-    """The transitions of a state, in the order in which they are tried."""
-    found: list[Arrow] = []
-
-    def add(label: str, transitions: Any) -> None:
-        for transition in transitions:
-            found.append(Arrow(state["path"], label + _guard(transition), tuple(transition.get("target", ()))))
-
-    for transition in state.get("on", ()):
-        add(" ".join(transition["event"]), [transition])
-    for invoke in state.get("invoke", ()):
-        add("done", invoke.get("onDone", ()))
-        add("error", invoke.get("onError", ()))
-    for timer in state.get("after", ()):
-        add(f"after {_delay(timer['delay'])}", timer["transitions"])
-    add("done", state.get("onDone", ()))
-    add("", state.get("always", ()))
-    return found
-
-
-def _guard(transition: State) -> str:
-    guard = transition.get("guard")
-    if not guard:
+    def colour(self, state: dict[str, Any]) -> str:
         return ""
-    return f" [{guard.get('expr') or guard.get('name')}]"
+
+    def marks(self) -> list[str]:
+        return []
+
+    def escaped(self, text: str) -> str:
+        raise NotImplementedError
+
+
+class _Mermaid(_Drawing):
+    def marks(self) -> list[str]:
+        if not self.active:
+            return []
+        names = ",".join(self.names[path] for path in self.active)
+        return ["    classDef active fill:#ffd54f,stroke:#e65100,color:#000", f"    class {names} active"]
+
+    def escaped(self, text: str) -> str:
+        """Mermaid reads ``#code;`` as a character; these would end a label or a line."""
+        return "".join(f"#{ord(each)};" if each in '#;:"{}<>%&\\`' else each for each in _one_line(text))
+
+
+class _PlantUml(_Drawing):
+    def colour(self, state: dict[str, Any]) -> str:
+        return " #ffd54f" if state["path"] in self.active else ""
+
+    def escaped(self, text: str) -> str:
+        """PlantUML reads ``<U+0000>`` as a character."""
+        return "".join(f"<U+{ord(each):04X}>" if each in '"\\<>{}~' else each for each in _one_line(text))
+
+
+def _targets(transition: dict[str, Any]) -> list[str]:
+    found: list[str] = transition.get("target", [])
+    return found
+
+
+def _labelled(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The transitions of one state with what triggers them."""
+    found = [(" ".join(each["event"]), each) for each in state.get("on", [])]
+    found += [("", each) for each in state.get("always", [])]
+    found += [("done", each) for each in state.get("onDone", [])]
+    for timer in state.get("after", []):
+        found += [(f"after {_delay(timer['delay'])}", each) for each in timer["transitions"]]
+    for invoke in state.get("invoke", []):
+        src = next(iter(invoke["src"].values()))
+        found += [(f"{src} done", each) for each in invoke.get("onDone", [])]
+        found += [(f"{src} failed", each) for each in invoke.get("onError", [])]
+    return found
+
+
+def _label(event: str, transition: dict[str, Any]) -> str:
+    parts = [event] if event else []
+    guard = transition.get("guard")
+    if guard:
+        parts.append(f"[{guard.get('name') or guard.get('expr')}]")
+    if transition.get("actions"):
+        parts.append(f"/ {_actions(transition['actions'])}")
+    return " ".join(parts) or "always"
+
+
+def _actions(actions: list[dict[str, Any]]) -> str:
+    return ", ".join(_action(action) for action in actions)
+
+
+def _action(action: dict[str, Any]) -> str:
+    kind = str(action.get("name") or action["type"])
+    params = action.get("params", {})
+    if action["type"] in ("raise", "send") and isinstance(params.get("event"), str):
+        return f"{kind} {params['event']}"
+    if action["type"] == "assign":
+        return f"{kind} {', '.join(params)}"
+    return kind
 
 
 def _delay(delay: Any) -> str:
-    """Microseconds in the largest unit that holds them exactly."""
-    if not isinstance(delay, int):
-        return str(delay["expr"]) if isinstance(delay, Mapping) and "expr" in delay else str(delay)
-    for unit, size_us in (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000)):
-        if delay and delay % size_us == 0:
-            return f"{delay // size_us}{unit}"
-    return f"{delay / 1000:g}ms"
+    if isinstance(delay, dict):
+        return str(delay.get("expr"))
+    for unit, size in (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000)):
+        if delay and delay % size == 0:
+            return f"{delay // size}{unit}"
+    return f"{delay}us"
 
 
-def _node_id(path: str) -> str:
-    """A name that Mermaid takes: letters, digits and underscores, different for different paths."""
-    return "s_" + "".join(c if c.isascii() and c.isalnum() else "__" if c == "." else f"_{ord(c):x}_" for c in path)
-
-
-def _label(text: str) -> str:
-    """A label without the signs that Mermaid reads as its own."""
-    return text.replace('"', "'").replace(":", "∶").replace(";", ",").replace("\n", " ")  # noqa: RUF001
+def _one_line(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_LABEL else text[: MAX_LABEL - 3] + "..."

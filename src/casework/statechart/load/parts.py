@@ -7,7 +7,8 @@ from typing import Any
 
 from casework.statechart.durations import HOW_TO, delay_us
 from casework.statechart.expressions import find_problem, is_expression
-from casework.statechart.load.source import Path, Problems, suggestion
+from casework.statechart.load.source import Path, Problems
+from casework.statechart.suggestions import suggestion
 
 TRANSITION_KEYS = ("target", "guard", "actions", "reenter", "description", "meta")
 INVOKE_KEYS = ("id", "src", "input", "onDone", "onError", "retry", "timeout", "heartbeat", "each", "join",

@@ -31,7 +31,7 @@ class ShownTask(msgspec.Struct, kw_only=True):
     attempt: int
     max_attempts: int
     status: str
-    """``due``, ``waiting`` for its next attempt, ``running``, ``external`` (to be completed by its token), ``suspended``."""
+    """``due``, ``waiting`` for its next attempt, ``running``, ``external`` (completed by its token), ``suspended``."""
     due_at_us: int
     """When it is due (again): of a running one, the end of its lease."""
     last_error: str = ""
@@ -90,7 +90,7 @@ class Inspection(msgspec.Struct, kw_only=True):
 
 
 def inspect(rt: Runtime, id: str) -> Program[Inspection]:
-    """The execution with its tasks, timers, messages, children and dead letters. Raises NoSuchExecution, CorruptItem."""
+    """The execution with all that stands in its partition. Raises NoSuchExecution, CorruptItem."""
     items = yield from query_all(EXECUTIONS, id, low=STATE, high="y")
     moment = yield from now()
     if not items or items[0]["sort"] != STATE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ class Driven:
         found = getattr(self.backend, name)
         if name not in {"execute", "execute_many", "create_tables", "verify_tables", "close", "create"}:
             return found
-        return lambda *args, **kwargs: self.runner.run(found(*args, **kwargs))
+        return lambda *args, **kwargs: self.runner.run(found(*args, **kwargs), context=contextvars.copy_context())
 
 
 class Maker:

@@ -118,7 +118,7 @@ class AsyncDynamoDBBackend:
             method = getattr(await self._open(), call.method)
             call.begin()
             response = await method(**call.request)
-        except Exception as error:  # noqa: BLE001 - what it means is decided there
+        except Exception as error:
             return call.failed(error)
         return call.answered(response)
 
@@ -150,7 +150,7 @@ class AsyncDynamoDBBackend:
             async with places:
                 try:
                     return Outcome(await self.execute(effect))
-                except Exception as error:  # noqa: BLE001 - handed to whoever asked for this effect
+                except Exception as error:
                     return Outcome(error=error)
 
         return list(await asyncio.gather(*(outcome(effect) for effect in effects)))

@@ -109,7 +109,7 @@ class DynamoDBBackend:
             method = getattr(self._open(), call.method)
             call.begin()
             response = method(**call.request)
-        except Exception as error:  # noqa: BLE001 - what it means is decided there
+        except Exception as error:
             return call.failed(error)
         return call.answered(response)
 
@@ -136,7 +136,7 @@ class DynamoDBBackend:
     def _outcome(self, effect: StoreEffect) -> Outcome[Any]:
         try:
             return Outcome(self.execute(effect))
-        except Exception as error:  # noqa: BLE001 - handed to whoever asked for this effect
+        except Exception as error:
             return Outcome(error=error)
 
     def execute_many(self, effects: Sequence[StoreEffect]) -> list[Outcome[Any]]:

@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from casework.app.aio import AsyncApp
     from casework.app.aio import open_app_async as open_async
+    from casework.app.execution_store import (
+        AsyncDynamoDBStore,
+        AsyncExecutionStore,
+        DynamoDBStore,
+        ExecutionStore,
+        SqliteStore,
+    )
     from casework.app.sync import App
     from casework.app.sync import open_app as open
     from casework.errors import (
+        AlreadyProcessed,
         CaseworkError,
         ConditionFailed,
         Contention,
@@ -43,6 +51,7 @@ if TYPE_CHECKING:
     )
     from casework.executions.deliver import Execution
     from casework.executions.run_task import LATER, TaskContext
+    from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
     from casework.statechart import Machine
 
 __version__ = "0.1.0"
@@ -50,6 +59,15 @@ __version__ = "0.1.0"
 _WHERE = {
     "App": "casework.app.sync:App",
     "AsyncApp": "casework.app.aio:AsyncApp",
+    "AsyncDynamoDBStore": "casework.app.execution_store:AsyncDynamoDBStore",
+    "AsyncExecutionStore": "casework.app.execution_store:AsyncExecutionStore",
+    "DynamoDBStore": "casework.app.execution_store:DynamoDBStore",
+    "ExecutionStore": "casework.app.execution_store:ExecutionStore",
+    "OutboxEntry": "casework.executions.store_items:OutboxEntry",
+    "SpawnEntry": "casework.executions.store_items:SpawnEntry",
+    "SqliteStore": "casework.app.execution_store:SqliteStore",
+    "StoredExecution": "casework.executions.store_items:StoredExecution",
+    "TimerOp": "casework.executions.store_items:TimerOp",
     "Execution": "casework.executions.deliver:Execution",
     "LATER": "casework.executions.run_task:LATER",
     "Machine": "casework.statechart:Machine",
@@ -59,9 +77,9 @@ _WHERE = {
 } | {
     name: f"casework.errors:{name}"
     for name in (
-        "CaseworkError", "ConditionFailed", "Contention", "CorruptItem", "ExecutionExists", "InvalidMachine",
-        "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat", "NoSuchExecution",
-        "NotJson", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed",
+        "AlreadyProcessed", "CaseworkError", "ConditionFailed", "Contention", "CorruptItem", "ExecutionExists",
+        "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat",
+        "NoSuchExecution", "NotJson", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed",
         "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
     )
 }  # fmt: skip
@@ -83,14 +101,19 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "LATER",
+    "AlreadyProcessed",
     "App",
     "AsyncApp",
+    "AsyncDynamoDBStore",
+    "AsyncExecutionStore",
     "CaseworkError",
     "ConditionFailed",
     "Contention",
     "CorruptItem",
+    "DynamoDBStore",
     "Execution",
     "ExecutionExists",
+    "ExecutionStore",
     "InvalidMachine",
     "ItemTooLarge",
     "LeaseLost",
@@ -101,14 +124,19 @@ __all__ = [
     "NewerFormat",
     "NoSuchExecution",
     "NotJson",
+    "OutboxEntry",
     "OutcomeUnknown",
+    "SpawnEntry",
+    "SqliteStore",
     "StepLimit",
     "StoreConflict",
     "StoreError",
+    "StoredExecution",
     "TaskContext",
     "TaskFailed",
     "TaskNotClaimed",
     "Throttled",
+    "TimerOp",
     "Unavailable",
     "UnknownEvent",
     "UnknownMachine",

@@ -137,6 +137,18 @@ class StoreConflict(StoreError):
         return type(self), (self.id, self.expected, self.found)
 
 
+class AlreadyProcessed(StoreConflict):
+    """``commit`` was given an event that the execution has processed before; nothing was written. Drop the event."""
+
+    def __init__(self, id: str, version: int | None, event_id: str) -> None:
+        super().__init__(id, version, version)
+        self.event_id = event_id
+        self.args = (f"execution {id!r} has processed event {event_id!r} already",)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.id, self.expected, self.event_id)
+
+
 # --- what can happen while a machine runs -------------------------------------------------------------------------
 
 

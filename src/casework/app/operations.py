@@ -9,7 +9,7 @@ from typing import Any
 
 from casework.app.core import Core
 from casework.errors import Misuse, WaitTimeout
-from casework.executions import control, deliver, listing, tasks
+from casework.executions import control, deliver, inspection, listing, tasks
 from casework.executions.deliver import Execution
 from casework.executions.trace import read_trace
 from casework.kernel.programs import Program, now, sleep
@@ -82,6 +82,14 @@ def get(core: Core, id: str) -> Program[Execution]:
     return (yield from deliver.load(core.rt, id))
 
 
+def inspect(core: Core, id: str) -> Program[inspection.Inspection]:
+    """The execution with all that it waits for: tasks, timers, messages, children, dead letters; and why it is parked.
+
+    Raises NoSuchExecution.
+    """
+    return (yield from inspection.inspect(core.rt, id))
+
+
 def wait(core: Core, id: str, *, timeout_s: float | None = None) -> Program[Execution]:
     """Wait until an execution has ended: done, failed or cancelled. Its status, output and error tell how.
 
@@ -118,7 +126,7 @@ def list_executions(
     limit: int = 100,
     cursor: str | None = None,
 ) -> Program[listing.Listed]:
-    """A page of executions; see :class:`~casework.executions.listing.Listed`. A page may be short, only ``next`` ends it.
+    """A page of executions. It may be short, even empty: only a ``next`` of None ends the listing.
 
     Args:
         status: only those with this status.

@@ -55,6 +55,7 @@ class App:
     send = _driven(operations.send)
     handle = _driven(operations.handle)
     get = _driven(operations.get)
+    inspect = _driven(operations.inspect)
     wait = _driven(operations.wait)
     list = _driven(operations.list_executions)
     dead_letters = _driven(operations.dead_letters)
@@ -127,6 +128,13 @@ class WorkerThread:
         finally:
             await threaded.close()
 
+    def run(self) -> None:
+        """Carry the worker in the calling thread until ``worker.stop`` is set, instead of in a ``with`` block.
+
+        ``worker.stop.set()`` may be called from a signal handler.
+        """
+        asyncio.run(self._work())
+
     def __enter__(self) -> Worker:
         self._thread.start()
         return self.worker
@@ -151,7 +159,7 @@ def open_app(
     owns = store is None or isinstance(store, str)
     url = store_url(store) if store is None or isinstance(store, str) else None
     backend = open_backend(url) if url is not None else store
-    assert isinstance(backend, Backend)  # noqa: S101 - the branch above made it one
+    assert isinstance(backend, Backend)
     if create is None:
         create = url is not None and is_embedded(url)
     try:

@@ -80,8 +80,8 @@ class Change:
 
     __slots__ = (
         "checked", "consumed", "data", "ended", "events", "fans", "given", "later", "logs", "machine", "marks",
-        "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts", "state", "status", "taken",
-        "tasks", "timers",
+        "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts", "state",
+        "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -148,9 +148,9 @@ class Change:
         elif mail.kind == "given":
             digest = id_hash(mail.id)
             if digest in self.given or is_recent(self.state.recent_ids, digest):
-                return False
+                return self._note_duplicate(mail)
             if known and mark_sort(mail.id) in known:
-                return False
+                return self._note_duplicate(mail)
             self.given.append(digest)
             if self.rt.options.dedupe_window_s:
                 self.marks.append(mail.id)
@@ -162,6 +162,15 @@ class Change:
         elif mail.kind == "cancel":
             self.end("cancelled", {"message": "cancelled", "type": "Cancelled", "where": mail.source})
         return True
+
+    def _note_duplicate(self, mail: Mail) -> bool:
+        self._note({"event": mail.type, "id": mail.id, "duplicate": True})
+        return False
+
+    def _note(self, what: dict[str, Any]) -> None:
+        """Put something into the trace that was taken without a step of the chart."""
+        if self.rt.options.trace_max:
+            self.events.append(what)
 
     def _take_result(self, mail: Mail) -> None:
         waiting = self.data.invokes.get(mail.invoke)
@@ -176,6 +185,7 @@ class Change:
             return
         verdict = joins.count(waiting, mail)
         if verdict is None:
+            self._note({"event": f"report of {mail.source}", "counted": waiting.done, "of": waiting.need})
             return
         del self.data.invokes[mail.invoke]
         self._cancel_children(mail.invoke, waiting)
@@ -316,7 +326,7 @@ class Change:
             self.outbox.setdefault(parent.id, []).append(mail)
 
     def poison(self, error: BaseException, event: dict[str, Any]) -> None:
-        """End as failed because ``event`` could not be processed; the state before it, the event and the error are kept."""
+        """End as failed because ``event`` could not be processed; it, the error and the state before are kept."""
         kind = type(error).__name__
         message = str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}"
         self.data.failure = {"event": event, "error": {"message": message, "type": kind}}
@@ -377,7 +387,7 @@ class Change:
         with_it += self._checks(with_it)
         with_it += [Delete(key) for key in self.removed]
         with_it += [self._mark(event_id) for event_id in self.marks]
-        if self.events:
+        if self.rt.options.trace_max:  # every commit, so that a version without an entry shows a fault
             with_it += trace_writes(new, self.events, self.now_us, self.rt.options.trace_max)
         caused: list[AnyWrite] = [*self.tasks.values(), *messages]
         caused += [start.put(self.rt, self.now_us) for start in self.starts]

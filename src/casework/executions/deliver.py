@@ -164,7 +164,8 @@ def _existing(rt: Runtime, id: str, name: str, digest: str) -> Program[Execution
         if data.input_digest == digest:
             return view(rt, state)
     raise ExecutionExists(
-        f"execution {id!r} exists already, with machine {state.machine!r} and other input; choose another id, or purge it"
+        f"execution {id!r} exists already, with machine {state.machine!r} and other input; "
+        "choose another id, or purge it"
     )
 
 

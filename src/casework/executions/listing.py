@@ -6,14 +6,12 @@ may be short: only a cursor of None ends it.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 from typing import Any
 
 import msgspec
 
 from casework.errors import CorruptItem, Misuse
+from casework.executions.cursors import Place, read_place, write_place
 from casework.executions.deliver import Execution, view
 from casework.executions.mailbox import DEAD_BEGIN, DEAD_END, Mail
 from casework.executions.runtime import Runtime
@@ -21,8 +19,6 @@ from casework.executions.state import STATE, STATUSES, state_of
 from casework.kernel.items import Item
 from casework.kernel.programs import Program, get_many, query, query_all
 from casework.kernel.schema import EXECUTIONS
-
-MAX_LIMIT = 1000
 
 
 class Listed(msgspec.Struct):
@@ -51,14 +47,6 @@ class DeadLetters(msgspec.Struct):
     next: str | None
 
 
-class _Place(msgspec.Struct, array_like=True):
-    """Where a listing stands: partitions are walked in order, each by its own cursor."""
-
-    binding: str
-    partition: int
-    inner: str | None
-
-
 def list_executions(
     rt: Runtime,
     *,
@@ -85,7 +73,7 @@ def list_executions(
     statuses = STATUSES if status is None else (status,)
     partitions = [f"{s}/{bucket}" for s in statuses for bucket in range(rt.options.buckets)]
     low, high = (None, None) if machine is None else (f"{machine}/", f"{machine}0")
-    place = _read_place(cursor, ("executions", status, machine, parent), limit)
+    place = read_place(cursor, ["executions", status, machine, parent], limit)
     listed = Listed([], None)
     while place.partition < len(partitions):
         page = yield from query(
@@ -94,10 +82,10 @@ def list_executions(
         items = yield from get_many([EXECUTIONS.key(str(item["id"]), STATE) for item in page.items])
         for item in items:
             _admit(rt, listed, item, status, machine, parent)
-        place = _Place(place.binding, place.partition + (page.next is None), page.next)
+        place = Place(place.binding, place.partition + (page.next is None), page.next)
         if len(listed.items) >= limit or page.next is not None:
             break
-    listed.next = _write_place(place) if place.partition < len(partitions) else None
+    listed.next = write_place(place) if place.partition < len(partitions) else None
     return listed
 
 
@@ -114,23 +102,22 @@ def _admit(
     except CorruptItem as error:
         listed.unreadable.append(f"{item['id']!r}: {error}")
         return
-    if machine is None or execution.machine == machine:
-        if all(other.id != execution.id for other in listed.items):
-            listed.items.append(execution)
+    if machine in (None, execution.machine) and all(other.id != execution.id for other in listed.items):
+        listed.items.append(execution)
 
 
 def list_dead_letters(rt: Runtime, *, limit: int = 100, cursor: str | None = None) -> Program[DeadLetters]:
     """A page of dead letters of all executions, oldest first within a bucket."""
-    place = _read_place(cursor, ("dead", None, None, None), limit)
+    place = read_place(cursor, ["dead"], limit)
     found = DeadLetters([], None)
     while place.partition < rt.options.buckets:
         page = yield from query(EXECUTIONS, f"dead/{place.partition}", index="listing", limit=limit, after=place.inner)
         items = yield from get_many([EXECUTIONS.key(str(item["id"]), str(item["sort"])) for item in page.items])
         found.items += [dead_letter_of(item) for item in items if item is not None]
-        place = _Place(place.binding, place.partition + (page.next is None), page.next)
+        place = Place(place.binding, place.partition + (page.next is None), page.next)
         if len(found.items) >= limit or page.next is not None:
             break
-    found.next = _write_place(place) if place.partition < rt.options.buckets else None
+    found.next = write_place(place) if place.partition < rt.options.buckets else None
     return found
 
 
@@ -148,27 +135,3 @@ def dead_letter_of(item: Item) -> DeadLetter:
     except msgspec.DecodeError:
         events = [{"unreadable": str(item["mails"])[:200]}]
     return DeadLetter(str(item["id"]), str(item["reason"]), int(str(item["sort"])[2:19]), events)
-
-
-def _binding(filters: tuple[str | None, ...]) -> str:
-    return hashlib.blake2b(msgspec.json.encode(filters), digest_size=6).hexdigest()
-
-
-def _read_place(cursor: str | None, filters: tuple[str | None, ...], limit: int) -> _Place:
-    if not 1 <= limit <= MAX_LIMIT:
-        raise Misuse(f"limit is {limit}; it must be 1 to {MAX_LIMIT}")
-    binding = _binding(filters)
-    if cursor is None:
-        return _Place(binding, 0, None)
-    try:
-        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        place = msgspec.json.decode(text, type=_Place)
-    except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise Misuse(f"{cursor!r:.80} is not a cursor; pass the one that a page handed back, unchanged") from None
-    if place.binding != binding:
-        raise Misuse("this cursor belongs to another listing; use it with the filters it was made with, or start again")
-    return place
-
-
-def _write_place(place: _Place) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")

@@ -40,7 +40,7 @@ class Mail(msgspec.Struct, array_like=True, omit_defaults=True):
     stay: int = 0
     invoke: str = ""
     kind: str = ""
-    """``""`` an event; ``given`` an event whose id a caller gave; ``result`` of a task; ``child`` report; ``cancel``."""
+    """``""`` or ``given`` (a caller gave its id): an event; ``result`` of a task; ``child``: a report; ``cancel``."""
     ordinal: int = 0
 
 

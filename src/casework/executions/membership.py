@@ -1,8 +1,8 @@
 """Which worker looks at which bucket: rendezvous hashing over the workers that were heard of lately.
 
-Workers tell each other that they are there through the registry. When their number changes they disagree for a moment,
-and a bucket is looked at twice or not at all until the next heartbeat; both are harmless, since a look is safe to repeat
-and a bucket's work waits in the store.
+Workers tell each other that they are there through the registry. When their number changes they disagree for a
+moment, and a bucket is looked at twice or not at all until the next heartbeat; both are harmless, since a look is safe
+to repeat and a bucket's work waits in the store.
 """
 
 from __future__ import annotations

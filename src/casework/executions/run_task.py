@@ -1,8 +1,8 @@
 """Running one claimed task: the function beside a heartbeat, and what becomes of its result.
 
 The function gets a :class:`TaskContext`. While it runs, its lease is renewed; when the claim is lost, the function is
-told and what it returns is dropped. It is cancelled at its timeout where it can be: a coroutine is, a thread is not, but
-what it returns later counts no more.
+told and what it returns is dropped. It is cancelled at its timeout where it can be: a coroutine is, a thread is not,
+but what it returns later counts no more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from casework.executions.tasks import (
     renew_task,
     task_input,
 )
-from casework.kernel.effects import Flag
+from casework.kernel.effects import Flag, Outcome
 from casework.kernel.programs import Program, call_blocking, now, race, spawn
 
 log = logging.getLogger("casework.worker")
@@ -81,12 +81,16 @@ class TaskRunner:
         rt: machines and options.
         task: the claim.
         ring: asks for a look at an execution.
+        alarm: asks for a look at a time, in microseconds since the epoch.
     """
 
-    def __init__(self, rt: Runtime, task: Task, ring: Callable[[str], None]) -> None:
+    def __init__(
+        self, rt: Runtime, task: Task, ring: Callable[[str], None], alarm: Callable[[int], None] = lambda due_us: None
+    ) -> None:
         self.rt = rt
         self.task = task
         self.ring = ring
+        self.alarm = alarm
         self.give_back = Flag()
         """Set when the worker leaves and waits no longer."""
         self.context = TaskContext(task)
@@ -106,32 +110,40 @@ def run_task(runner: TaskRunner) -> Program[None]:
     rt, task = runner.rt, runner.task
     try:
         function = find_function(rt, task)
-        given = task_input(rt, task)
+        kwargs = keyword_arguments(rt, task)
     except (Parked, CorruptItem) as reason:
         rank_us = task.lease_until_us
         yield from release_task(task)
         moment = yield from now()
         yield from park_task(task.place, str(reason), rank_us, moment)
         return
-    kwargs: Mapping[str, Any] = given if isinstance(given, dict) else {} if given is None else {"input": given}
     handle = yield from spawn(call_blocking(function, runner.context, **kwargs), f"function {task.src}")
     failure = yield from _watch(runner, handle)
     if failure is not None:
         handle.cancel()
         yield from _settle_failure(runner, failure)
         return
-    outcome = handle.outcome
-    if outcome is None:
-        return
+    if handle.outcome is not None:
+        yield from settle_outcome(runner, handle.outcome)
+
+
+def settle_outcome(runner: TaskRunner, outcome: Outcome[Any]) -> Program[None]:
+    """Store what a task's function returned or raised; dropped when the claim was lost meanwhile."""
     if outcome.error is not None:
         kept = yield from _settle_error(runner, outcome.error)
     elif isinstance(outcome.value, Later):
-        kept = yield from keep_for_outside(task)
+        kept = yield from keep_for_outside(runner.task)
     else:
-        kept = yield from finish_task(rt, task, outcome.value)
+        kept = yield from finish_task(runner.rt, runner.task, outcome.value)
     if not kept:
-        log.info("task %r: the claim was lost, its result is dropped", task.key)
-    runner.ring(task.id)
+        log.info("task %r: the claim was lost, its result is dropped", runner.task.key)
+    runner.ring(runner.task.id)
+
+
+def keyword_arguments(rt: Runtime, task: Task) -> Mapping[str, Any]:
+    """What a task's function is called with; CorruptItem when it cannot be read."""
+    given = task_input(rt, task)
+    return given if isinstance(given, dict) else {} if given is None else {"input": given}
 
 
 def _watch(runner: TaskRunner, handle: Any) -> Program[str | None]:
@@ -175,7 +187,7 @@ def _settle_failure(runner: TaskRunner, why: str) -> Program[None]:
         return
     limit_us = runner.task.options.timeout_us if why == "timeout" else runner.task.options.heartbeat_us
     message = f"no {'result' if why == 'timeout' else 'heartbeat'} within {limit_us / 1e6:g} s"
-    yield from attempt_failed(runner.rt, runner.task, {"message": message, "type": "Timeout"})
+    yield from _attempt_failed(runner, {"message": message, "type": "Timeout"})
     runner.ring(runner.task.id)
 
 
@@ -189,14 +201,21 @@ def _settle_error(runner: TaskRunner, error: BaseException) -> Program[bool]:
     log.info("task %r attempt %d: %s: %s", task.key, task.attempt, body["type"], body["message"])
     if is_final:
         return (yield from fail_task(rt, task, body))
-    return (yield from attempt_failed(rt, task, body))
+    return (yield from _attempt_failed(runner, body))
+
+
+def _attempt_failed(runner: TaskRunner, error: dict[str, Any]) -> Program[bool]:
+    due_us = yield from attempt_failed(runner.rt, runner.task, error)
+    if due_us:
+        runner.alarm(due_us)
+    return due_us is not None
 
 
 def _fits(runner: TaskRunner) -> bool:
     """Whether the function's parameters can take the input; when not, no retry will help."""
     try:
         function = find_function(runner.rt, runner.task)
-        inspect.signature(function).bind(runner.context, **task_input(runner.rt, runner.task))
+        inspect.signature(function).bind(runner.context, **keyword_arguments(runner.rt, runner.task))
     except TypeError:
         return False
     return True

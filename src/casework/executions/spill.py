@@ -107,7 +107,8 @@ def _split_fan(fan: Fan) -> list[Spilled]:
         weight = len(_encode(value)) + 1
         if weight > ITEM_BYTES:
             raise ItemTooLarge(
-                f"input {ordinal} of invocation {fan.invoke!r} has {weight:,} bytes; store it elsewhere and pass its place"
+                f"input {ordinal} of invocation {fan.invoke!r} has {weight:,} bytes; "
+                "store it elsewhere and pass its place"
             )
         if size + weight > ITEM_BYTES:
             part = Fan(fan.parent, fan.invoke, fan.stay, fan.machine, fan.machine_hash, [], ordinal)
@@ -165,7 +166,7 @@ def _missing(state: State, sort: str) -> Program[None]:
 
 def _spilled_of(rt: Runtime, state: State, sort: str, item: Item | None) -> Spilled:
     where = f"spilled item {sort!r} of execution {state.id!r}"
-    assert item is not None  # noqa: S101 - _missing raised
+    assert item is not None
     check_format(item, where)
     try:
         return _decode(rt.decode(str(item["spilled"])))

@@ -144,15 +144,19 @@ def _end_task(rt: Runtime, task: Task, event: chart.Event) -> Program[bool]:
         return found is None
 
 
-def attempt_failed(rt: Runtime, task: Task, error: dict[str, Any], *, is_final: bool = False) -> Program[bool]:
-    """An attempt raised: put the task off for the next one, or end it with the error; False when the claim was lost."""
+def attempt_failed(rt: Runtime, task: Task, error: dict[str, Any]) -> Program[int | None]:
+    """An attempt raised: put the task off for the next one, or end it with the error after the last.
+
+    The time of the next attempt in microseconds, 0 when there is none; None when the claim was lost.
+    """
     retry = task.options.retry
-    if is_final or task.attempt >= retry.max_attempts:
-        return (yield from fail_task(rt, task, error))
+    if task.attempt >= retry.max_attempts:
+        return 0 if (yield from fail_task(rt, task, error)) else None
     dice = yield from token()
     moment = yield from now()
     due_us = moment.middle_us + retry.pause_us(task.attempt, dice)
-    return (yield from _give_back(task, {"rank_us": due_us, "last_error": str(error.get("message", ""))[:1000]}))
+    later = {"rank_us": due_us, "last_error": str(error.get("message", ""))[:1000]}
+    return due_us if (yield from _give_back(task, later)) else None
 
 
 def release_task(task: Task) -> Program[bool]:

@@ -29,13 +29,17 @@ def trace_sort(n: int) -> str:
 
 def trace_writes(state: State, events: Sequence[Mapping[str, Any]], at_us: int, trace_max: int) -> list[AnyWrite]:
     """The writes that add an entry to ``state``'s trace; moves the state's counter."""
-    n = state.trace_n + 1
-    state.trace_n = n
-    entry = {"index": n, "version": state.version, "at_us": at_us, "status": state.status, "events": events}
-    text = msgspec.json.encode(entry).decode()
-    writes: list[AnyWrite] = [Put(EXECUTIONS, {"id": state.id, "sort": trace_sort(n), "format": FORMAT, "entry": text})]
+    state.trace_n += 1
+    entry = {"version": state.version, "at_us": at_us, "status": state.status, "events": events}
+    return entry_writes(state.id, state.trace_n, entry, trace_max)
+
+
+def entry_writes(id: str, n: int, entry: dict[str, Any], trace_max: int) -> list[AnyWrite]:
+    """The writes that make ``entry`` number ``n`` of a trace, and remove the one that leaves the ring."""
+    text = msgspec.json.encode({"index": n, **entry}).decode()
+    writes: list[AnyWrite] = [Put(EXECUTIONS, {"id": id, "sort": trace_sort(n), "format": FORMAT, "entry": text})]
     for old in range(max(1, n - trace_max - _SHRINK + 1), n - trace_max + 1):
-        writes.append(Delete(Key(EXECUTIONS, state.id, trace_sort(old))))
+        writes.append(Delete(Key(EXECUTIONS, id, trace_sort(old))))
     return writes
 
 

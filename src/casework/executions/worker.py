@@ -8,6 +8,7 @@ this execution", so losing or repeating a ring is harmless. No error of the stor
 from __future__ import annotations
 
 import collections
+import heapq
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -69,6 +70,30 @@ class Bell:
         return list(ids)
 
 
+class Alarms:
+    """When something that this worker itself put off comes due, so that it need not wait for the next poll.
+
+    A help, like the bell: what is missing here is found by polling.
+    """
+
+    def __init__(self, room: int = 10_000) -> None:
+        self._due: list[int] = []
+        self._room = room
+
+    def add(self, due_us: int) -> None:
+        """Look again at ``due_us``."""
+        if len(self._due) < self._room:
+            heapq.heappush(self._due, due_us)
+
+    def seconds_until(self, now_us: int, at_most_s: float) -> float:
+        """How long to wait; alarms that have passed are dropped."""
+        while self._due and self._due[0] <= now_us:
+            heapq.heappop(self._due)
+        if not self._due:
+            return at_most_s
+        return min(at_most_s, (self._due[0] - now_us) / 1e6 + 0.001)
+
+
 class Worker:
     """What a worker's programs share: settings, flags, and counts of what was done.
 
@@ -82,6 +107,7 @@ class Worker:
         self.rt = rt
         self.options = options or WorkerOptions()
         self.bell = bell or Bell()
+        self.alarms = Alarms()
         self.stop = Flag()
         self.membership = Membership()
         self.running: dict[str, tuple[TaskRunner, Handle]] = {}
@@ -109,13 +135,15 @@ def work(worker: Worker) -> Program[None]:
             log.warning("sweep: %s: %s", type(error).__name__, error)
             yield from race(worker.stop, timeout_s=min(30.0, 0.1 * 2 ** min(trouble, 9)))
         if not did and not worker.stop.is_set:
-            yield from race(worker.bell.flag, worker.stop, timeout_s=worker.options.poll_s)
+            moment = yield from now()
+            pause_s = worker.alarms.seconds_until(moment.earliest_us, worker.options.poll_s)
+            yield from race(worker.bell.flag, worker.stop, timeout_s=pause_s)
     yield from drain_tasks(worker)
     yield from leave(worker.membership)
 
 
 def sweep(worker: Worker) -> Program[int]:
-    """Do all that is due now, once; how much was done. An execution is taken once in a sweep, so none starves others."""
+    """Do all that is due now; how much was done. An execution is taken once in a sweep, so none starves others."""
     did = yield from _answer_bell(worker)
     seen: set[str] = set()
     for kind in ("timer", "work"):
@@ -175,6 +203,9 @@ def _advance_all(worker: Worker, ids: Sequence[str]) -> Program[int]:
             _report(worker, f"execution {id!r}", outcome.error)
         elif outcome.value is not None and outcome.value.is_held:
             did += 1
+            wakes = outcome.value.state.wakes_at() if outcome.value.state is not None else None
+            if wakes is not None:
+                worker.alarms.add(wakes[1])
             if outcome.value.has_more:
                 worker.bell.ring(id)
         elif outcome.value is not None and outcome.value.parked:
@@ -203,12 +234,12 @@ def _claim_all(worker: Worker, places: Sequence[Key]) -> Program[int]:
 
 def _start_task(worker: Worker, task: Task) -> Program[None]:
     place = f"{task.id} {task.sort}"
-    runner = TaskRunner(worker.rt, task, worker.bell.ring)
+    runner = TaskRunner(worker.rt, task, worker.bell.ring, worker.alarms.add)
 
     def carry() -> Program[None]:
         try:
             yield from run_task(runner)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this task only
             _report(worker, f"task {task.key!r}", error)
         finally:
             worker.running.pop(place, None)

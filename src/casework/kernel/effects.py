@@ -18,8 +18,12 @@ from casework.kernel.items import AnyWrite, Item, Key, Put, Table, Update
 T = TypeVar("T")
 
 
-class Effect(msgspec.Struct, frozen=True):
-    """Base of all effects."""
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """Base of all effects.
+
+    Effects that hold only data are left out of the cycle collector (``gc=False``): a worker makes dozens for each
+    event, and they cannot be part of a cycle.
+    """
 
 
 # --- reads ---------------------------------------------------------------------------------------------------------
@@ -57,7 +61,7 @@ class Query(Effect, frozen=True):
     """Cursor of the page before this one."""
 
 
-class Page(msgspec.Struct):
+class Page(msgspec.Struct, gc=False):
     """Items of a query. ``next`` is None at the end, else the cursor for ``Query(after=...)``."""
 
     items: list[Item]
@@ -95,7 +99,7 @@ class Now(Effect, frozen=True):
     """The store's time; answers an :class:`Instant`."""
 
 
-class Instant(msgspec.Struct, frozen=True):
+class Instant(msgspec.Struct, frozen=True, gc=False):
     """The time as far as it is known, in microseconds since the epoch: it lies between the two bounds."""
 
     earliest_us: int
@@ -117,7 +121,7 @@ class Sleep(Effect, frozen=True):
     seconds: float
 
 
-class Call(Effect, frozen=True):
+class Call(Effect, frozen=True, gc=True):
     """Run ``function(*args, **kwargs)`` and answer its result; a coroutine is awaited by the async driver.
 
     ``may_block`` says that it is not a short computation: it runs beside the loop, never inside a group's commit.
@@ -132,7 +136,7 @@ class Call(Effect, frozen=True):
 # --- for shells ----------------------------------------------------------------------------------------------------
 
 
-class RunMany(Effect, frozen=True):
+class RunMany(Effect, frozen=True, gc=True):
     """Run programs side by side, sharing commits where the store can; answers a list of :class:`Outcome`."""
 
     programs: Sequence[Any]
@@ -151,8 +155,8 @@ class Outcome(msgspec.Struct, Generic[T]):
         return self.value  # type: ignore[return-value]
 
 
-class Spawn(Effect, frozen=True):
-    """Start a program beside this one; answers a :class:`Handle`. It is cancelled when the program that spawned it ends."""
+class Spawn(Effect, frozen=True, gc=True):
+    """Start a program beside this one; answers a :class:`Handle`. It is cancelled when its spawner ends."""
 
     program: Any
     name: str = ""
@@ -182,7 +186,7 @@ class Handle:
             self.wake()
 
 
-class Race(Effect, frozen=True):
+class Race(Effect, frozen=True, gc=True):
     """Wait until one of the handles has ended, a signal is set, or ``timeout_s`` passed; answers None.
 
     The caller looks at its handles and signals afterwards; nothing is cancelled.
@@ -212,7 +216,7 @@ class Flag:
         self.is_set = False
 
 
-class Signal(Effect, frozen=True):
+class Signal(Effect, frozen=True, gc=True):
     """Set a flag; answers None."""
 
     flag: Flag

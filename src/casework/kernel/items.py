@@ -68,7 +68,7 @@ class Table(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         raise KeyError(f"table {self.name!r} has no index {name!r}, only {[i.name for i in self.indexes]}")
 
 
-class Key(msgspec.Struct, frozen=True):
+class Key(msgspec.Struct, frozen=True, gc=False):
     """The place of one item."""
 
     table: Table
@@ -82,7 +82,7 @@ class Key(msgspec.Struct, frozen=True):
     __repr__ = __str__
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """Store ``item`` in place of whatever is there."""
 
     table: Table
@@ -95,7 +95,7 @@ class Put(msgspec.Struct, frozen=True):
         return self.table.key_of(self.item)
 
 
-class Update(msgspec.Struct, frozen=True):
+class Update(msgspec.Struct, frozen=True, gc=False):
     """Set and remove attributes of the item at ``key``, which is made when it is not there.
 
     There is no ``add``: a writer knows the value that it replaces. An increment could neither be repeated after a lost
@@ -108,14 +108,14 @@ class Update(msgspec.Struct, frozen=True):
     when: Condition | None = None
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Remove the item at ``key``; without a condition it is fine when there is none."""
 
     key: Key
     when: Condition | None = None
 
 
-class Check(msgspec.Struct, frozen=True):
+class Check(msgspec.Struct, frozen=True, gc=False):
     """Write nothing; refuse the transaction unless the condition holds."""
 
     key: Key
@@ -126,7 +126,7 @@ AnyWrite = Put | Update | Delete | Check
 
 
 def apply_write(write: AnyWrite, before: Mapping[str, Scalar] | None) -> Item | None:
-    """The item after ``write``, given the item before it (None: absent). The reference meaning, without the condition."""
+    """The item after ``write``, given the item before it (None: absent). The reference meaning, conditions apart."""
     if type(write) is Put:
         return dict(write.item)
     if type(write) is Update:

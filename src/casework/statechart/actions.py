@@ -14,7 +14,7 @@ from casework.errors import InvalidMachine, NotJson
 from casework.statechart.durations import delay_us
 from casework.statechart.expressions import Template, compile_template, has_expression
 from casework.statechart.jsonable import INT_MAX, INT_MIN, checked_copy, copy_json
-from casework.statechart.nodes import Block, Guard, Op, Run
+from casework.statechart.nodes import Block, Guard, Run
 from casework.statechart.snapshot import CancelSend, Event, Log, Send
 
 
@@ -50,20 +50,21 @@ class Registries:
         self.guards: dict[str, Callable[..., Any]] = {}
 
 
-def raise_error(run: Run, error: Exception, where: str) -> None:
-    """Put ``error.execution`` into the internal queue."""
+def raise_error(run: Run, error: Exception, where: str, once: bool = False) -> None:
+    """Put ``error.execution`` into the internal queue; with ``once``, unless the same was put there in this step."""
     message = str(error)
     if isinstance(error, KeyError) and error.args:
         message = f"there is no key {error.args[0]!r}"
     data = {"message": message[:1000], "type": type(error).__name__, "where": where}
-    run.queue.append(Event("error.execution", data))
+    if not once or all(event.data != data for event in run.queue):
+        run.queue.append(Event("error.execution", data))
 
 
 def compile_block(actions: list[dict[str, Any]], where: str, registries: Registries) -> Block | None:
     """The block of these normalised actions; None when there are none."""
     if not actions:
         return None
-    compiled = [_compile(action, registries) for action in actions]
+    compiled = [_compile(action, where, registries) for action in actions]
     asks = any(each.asks_active for each in compiled)
     ops = tuple(each.op for each in compiled)
     if len(ops) == 1:
@@ -103,7 +104,7 @@ def compile_guard(guard: dict[str, Any] | None, where: str, registries: Registri
         def test(run: Run) -> Any:
             return evaluate(run.context, run.data, run.event, run.active)
     else:
-        call = _caller(guard, registries.guards, "guard")
+        call, asks = _caller(guard, registries.guards, "guard")
 
         def test(run: Run) -> Any:
             return call(run)
@@ -114,7 +115,8 @@ def compile_guard(guard: dict[str, Any] | None, where: str, registries: Registri
         except UnboundFunction:
             raise
         except Exception as error:  # noqa: BLE001 - it belongs to the chart
-            raise_error(run, error, where)
+            # Once a macrostep: an eventless guard is asked again after every internal event, its own error included.
+            raise_error(run, error, where, once=True)
             return False
 
     return safe, asks
@@ -129,21 +131,25 @@ def evaluate(run: Run, template: Template, where: str, *extra: Any) -> Any:
 # --- one action ---------------------------------------------------------------------------------------------------
 
 
-def _compile(action: dict[str, Any], registries: Registries) -> Block:
+def _compile(action: dict[str, Any], where: str, registries: Registries) -> Block:
     kind = action["type"]
     if kind == "call":
-        return Block(_named(action, registries), False)
+        return _named(action, registries)
     params = action["params"]
     if kind == "assign":
         return _assign(params)
     if kind == "if":
-        return _if(params, registries)
+        return _if(params, where, registries)
     if kind == "foreach":
-        return _foreach(params, registries)
+        return _foreach(params, where, registries)
+    if kind == "block":
+        return compile_block(params["actions"], where, registries) or Block(lambda run: None, False)
     return _BUILT_INS[kind](params)
 
 
-def _caller(call: dict[str, Any], registry: dict[str, Callable[..., Any]], kind: str) -> Callable[[Run], Any]:
+def _caller(
+    call: dict[str, Any], registry: dict[str, Callable[..., Any]], kind: str
+) -> tuple[Callable[[Run], Any], bool]:
     name = call["name"]
     params = compile_template(call["params"]) if call.get("params") else None
 
@@ -156,11 +162,11 @@ def _caller(call: dict[str, Any], registry: dict[str, Callable[..., Any]], kind:
             return function(copy_json(run.context), event)
         return function(copy_json(run.context), event, **evaluate(run, params, "params"))
 
-    return run_it
+    return run_it, params is not None and params.asks_active
 
 
-def _named(action: dict[str, Any], registries: Registries) -> Op:
-    call = _caller(action, registries.actions, "action")
+def _named(action: dict[str, Any], registries: Registries) -> Block:
+    call, asks = _caller(action, registries.actions, "action")
     name = action["name"]
 
     def op(run: Run) -> None:
@@ -173,7 +179,7 @@ def _named(action: dict[str, Any], registries: Registries) -> Op:
             raise TypeError(f"action {name!r} returned {type(change).__name__}, not a mapping of changes or None")
         run.context = {**run.context, **checked_copy(dict(change), f"result of {name}")}
 
-    return op
+    return Block(op, asks)
 
 
 def _checked(value: Any, key: str) -> Any:
@@ -222,12 +228,12 @@ def _assign(params: dict[str, Any]) -> Block:
     return Block(assign, template.asks_active)
 
 
-def _if(params: dict[str, Any], registries: Registries) -> Block:
+def _if(params: dict[str, Any], where: str, registries: Registries) -> Block:
     branches = []
     asks = False
     for branch in params["branches"]:
         guard, guard_asks = compile_guard(branch.get("guard"), "guard of if", registries)
-        inner = [_compile(action, registries) for action in branch["actions"]]
+        inner = [_compile(action, where, registries) for action in branch["actions"]]
         asks = asks or guard_asks or any(each.asks_active for each in inner)
         branches.append((guard, tuple(each.op for each in inner)))
 
@@ -241,9 +247,9 @@ def _if(params: dict[str, Any], registries: Registries) -> Block:
     return Block(op, asks)
 
 
-def _foreach(params: dict[str, Any], registries: Registries) -> Block:
+def _foreach(params: dict[str, Any], where: str, registries: Registries) -> Block:
     items = compile_template(params["items"])
-    inner = [_compile(action, registries) for action in params["actions"]]
+    inner = [_compile(action, where, registries) for action in params["actions"]]
     item, index = params["item"], params.get("index")
 
     def op(run: Run) -> None:

@@ -18,8 +18,9 @@ class Tables:
         """In document order; the root first."""
         self.by_path: dict[str, StateNode] = {}
         self.transitions: list[Transition] = []
-        self.owners: dict[str, str] = {}
-        """Type of an event that belongs to a stay: path of the state whose stay it is."""
+        self.owners: dict[str, str | None] = {}
+        """Types of events that are never taken from outside: the path of the state whose stay they report on, or
+        None for the done events of states, which only the step itself raises."""
         self.repeated: set[str] = set()
         """Ids of invocations with ``each``."""
         self.configurations: dict[Any, Any] = {}
@@ -45,6 +46,8 @@ class Tables:
         node.id = raw.get("id", "")
         node.name = node.id or node.path
         node.done_name = "done.state." + node.name
+        if node.kind in ("compound", "parallel"):
+            self.owners[node.done_name] = None
         node.tags = tuple(raw.get("tags", ()))
         node.meta = raw.get("meta")
         node.description = raw.get("description", "")

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 _UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d)")
+_PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(us|ms|s|m|h|d)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 MAX_DELAY_US = 100 * 366 * 86_400_000_000
 """A hundred years; more is a mistake in the unit."""

@@ -138,6 +138,12 @@ class _Entry:
             if ancestor.kind == "parallel":
                 self._add_regions(ancestor)
 
+    def merge(self, other: _Entry, domain: StateNode | None) -> None:
+        """Add what one transition enters: all that it reached below its domain, which itself stays active."""
+        self.states |= {each for each in other.states if domain is None or domain.holds(each)}
+        self.defaults |= {each for each in other.defaults if domain is None or domain.holds(each)}
+        self.history_blocks.update(other.history_blocks)
+
     def _add_all(self, targets: tuple[StateNode, ...], domain: StateNode | None) -> None:
         for target in targets:
             self.add_descendants(target)
@@ -190,12 +196,12 @@ def _compute(
         # Domain and exit set are fixed before anything is recorded (appendix D); the entry sees what was recorded.
         domain = domain_of(transition, effective_targets(transition.targets, history))
         reached = effective_targets(transition.targets, entry.history)
+        own = _Entry(entry.history)
         for target in transition.targets:
-            entry.add_descendants(target)
+            own.add_descendants(target)
         for target in reached:
-            entry.add_ancestors(target, domain)
-        if domain is not None:
-            entry.states = {each for each in entry.states if each is not domain and not each.holds(domain)}
+            own.add_ancestors(target, domain)
+        entry.merge(own, domain)
     if overlay.was_read():
         history.get("")  # the move depends on history, although only on what it records itself
     ordered = sorted(left, key=lambda state: -state.index)
@@ -305,7 +311,7 @@ def _reach_final(state: StateNode, parallels: list[StateNode]) -> Callable[[Run]
     where = f"output of {state.path}"
 
     def op(run: Run) -> None:
-        data: Any = {}
+        data: Any = None
         if output is not None:
             try:
                 data = evaluate(run, output, where)
@@ -314,7 +320,7 @@ def _reach_final(state: StateNode, parallels: list[StateNode]) -> Callable[[Run]
         if parent.parent is not None:
             run.queue.append(Event(names[0], data))
             for name in names[1:]:
-                run.queue.append(Event(name))
+                run.queue.append(Event(name, None))
         if ends:
             run.has_ended = True
             if parent.parent is None:

@@ -69,5 +69,5 @@ def _actions(actions: list[dict[str, Any]], found: dict[str, set[str]]) -> None:
             for branch in action["params"]["branches"]:
                 _guard(branch.get("guard"), found)
                 _actions(branch["actions"], found)
-        elif action["type"] == "foreach":
+        elif action["type"] in ("foreach", "block"):
             _actions(action["params"]["actions"], found)

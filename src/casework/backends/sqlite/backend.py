@@ -20,8 +20,8 @@ from casework.backends.sqlite.reading import fetch_items, outcome_of, query_many
 from casework.backends.surroundings import Clock, HostClock, SeededTokens, random_token
 from casework.errors import CaseworkError, MissingTable, Misuse
 from casework.kernel.effects import Get, GetMany, Instant, Outcome, Query, Transact, Write
-from casework.kernel.items import Table
-from casework.kernel.limits import check_key, check_query, check_transaction, check_write
+from casework.kernel.items import AnyWrite, Key, Table
+from casework.kernel.limits import check_key, check_query, checked_key, checked_keys
 
 
 class SqliteBackend:
@@ -101,9 +101,10 @@ class SqliteBackend:
             kind = type(effect)
             try:
                 if kind is Transact:
-                    writes.append((position, self._request(effect.writes, check_transaction(effect.writes))))  # type: ignore[union-attr]
+                    writes.append((position, self._request(effect.writes, *checked_keys(effect.writes))))  # type: ignore[union-attr]
                 elif kind is Write:
-                    writes.append((position, self._request((effect.write,), check_write(effect.write))))  # type: ignore[union-attr]
+                    key, size = checked_key(effect.write)  # type: ignore[union-attr]
+                    writes.append((position, self._request((effect.write,), [key], size)))  # type: ignore[union-attr]
                 else:
                     self._check_read(effect)
                     reads.append(position)
@@ -159,7 +160,7 @@ class SqliteBackend:
             layout = self._layouts[effect.table]
             bounded = effect.low is not None or effect.high is not None or effect.after is not None
             if bounded or effect.index is not None or effect.reverse or len(reads) == 1:
-                outcomes[position] = outcome_of(lambda: query_one(connection, layout, effect, self._known))  # noqa: B023
+                outcomes[position] = outcome_of(query_one, connection, layout, effect, self._known)
             else:
                 whole.setdefault(layout, []).append(position)
         for layout, positions in whole.items():
@@ -201,11 +202,14 @@ class SqliteBackend:
                 answer.append(item)
             outcomes[position] = Outcome(answer[0] if isinstance(effects[position], Get) else answer)
 
-    def _request(self, writes: Sequence[Any], size: int) -> Request:
+    def _request(self, writes: Sequence[AnyWrite], keys: Sequence[Key], size: int) -> Request:
+        present, layouts = self._present, self._layouts
         places: list[Place] = []
-        for write in writes:
-            key = write.key
-            places.append((self._layout(key.table), key.partition, key.sort))
+        for key in keys:
+            layout = layouts.get(key.table)
+            if layout not in present:
+                layout = self._layout(key.table)
+            places.append((layout, key.partition, key.sort))
         return Request(writes, places, size)
 
     def _write(self, writes: list[tuple[int, Request]], outcomes: list[Outcome[Any] | None]) -> None:

@@ -59,8 +59,15 @@ def guess(
                     unknown.append(place)
             rows[place] = row
     if unknown:
-        for place, text in read(unknown).items():
-            rows[place] = (text, place[0].item_of(place[1], place[2], text))
+        rows.update(read_rows(unknown, read))
+    return rows
+
+
+def read_rows(places: list[Place], read: Callable[[list[Place]], Mapping[Place, str]]) -> dict[Place, Found]:
+    """The rows at ``places``, nothing assumed; CorruptItem when one cannot be read."""
+    rows = dict.fromkeys(places, NOTHING)
+    for place, text in read(places).items():
+        rows[place] = (text, place[0].item_of(place[1], place[2], text))
     return rows
 
 
@@ -81,23 +88,26 @@ def decide(requests: Iterable[Request], rows: Mapping[Place, Found]) -> dict[Pla
 def _stage(request: Request, rows: Mapping[Place, Found], overlay: Mapping[Place, Found]) -> list[tuple[Place, Found]]:
     """What the request's writes leave; raises its refusal."""
     staged: list[tuple[Place, Found]] = []
-    refused: dict[int, Refusal] = {}
-    for position, (write, place) in enumerate(zip(request.writes, request.places, strict=True)):
+    refused: dict[int, Refusal] | None = None
+    position = -1
+    for write, place in zip(request.writes, request.places, strict=True):
+        position += 1
         before = (overlay.get(place) or rows[place])[1]
         when = write.when
-        if when is not None and not when.holds(before):
-            refused[position] = Refusal("condition", None if before is None else dict(before))
-            continue
         kind = type(write)
-        if kind is Delete:
+        if when is not None and not when.holds(before):
+            refused = refused or {}
+            refused[position] = Refusal("condition", None if before is None else dict(before))
+        elif kind is Delete:
             staged.append((place, NOTHING))
         elif kind is not Check:
             after: Item = apply_write(write, before)  # type: ignore[assignment]
             text = place[0].text_of(after)
             if most_bytes(text) > MAX_ITEM_BYTES and size_of(after, write.key) > MAX_ITEM_BYTES:
+                refused = refused or {}
                 refused[position] = Refusal("too_large", None)
             staged.append((place, (text, after)))
-    if refused:
+    if refused is not None:
         raise_refusals([refused.get(position) for position in range(len(request.writes))])
     return staged
 

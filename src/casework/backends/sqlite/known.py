@@ -18,36 +18,44 @@ Found = tuple[str | None, Item | None]
 
 NOTHING: Found = (None, None)
 
-_GENERATION_CHARACTERS = 4_000_000
-_LARGEST_TEXT = 32_768
+GENERATION_CHARACTERS = 1_500_000
+LARGEST_TEXT = 32_768
+"""A longer text is not kept; reading it again costs little beside handling it."""
 
 
 class Known:
-    """Rows by place, in two generations: when the young one is full it becomes the old one, which is dropped."""
+    """Rows by place, in two generations: when the young one is full it becomes the old one, which is dropped.
 
-    __slots__ = ("_old", "_size", "_young")
+    Several threads may use it at once: each step is one operation on a dictionary, and what is lost between two steps
+    is only a guess less.
+    """
+
+    __slots__ = ("_old", "_size", "young")
 
     def __init__(self) -> None:
-        self._young: dict[Place, Found] = {}
+        self.young: dict[Place, Found] = {}
         self._old: dict[Place, Found] = {}
         self._size = 0
 
     def note(self, place: Place, text: str, item: Item) -> None:
         """Keep a row; ``item`` must be nobody else's."""
-        size = len(text)
-        if size > _LARGEST_TEXT:
+        if len(text) <= LARGEST_TEXT:
+            self.young[place] = (text, item)
+            self.grew(1, len(text))
+        else:
             self.forget(place)
-            return
-        self._size += size + 200
-        if self._size > _GENERATION_CHARACTERS:
-            self._old, self._young, self._size = self._young, {}, size + 200
-        self._young[place] = (text, item)
+
+    def grew(self, rows: int, characters: int) -> None:
+        """So much was put into ``young``; begins a new generation when this one is full."""
+        self._size += characters + 200 * rows
+        if self._size > GENERATION_CHARACTERS:
+            self._old, self.young, self._size = self.young, {}, 0
 
     def find(self, place: Place) -> Found | None:
         """The row as last seen; None when it is not known."""
-        return self._young.get(place) or self._old.get(place)
+        return self.young.get(place) or self._old.get(place)
 
     def forget(self, place: Place) -> None:
         """Drop a row."""
-        self._young.pop(place, None)
+        self.young.pop(place, None)
         self._old.pop(place, None)

@@ -151,9 +151,10 @@ class Layout:
         try:
             item: Item = _decode(text)
             if _BYTES_MARK in text:
-                for name, value in item.items():
+                found: dict[str, Any] = item
+                for name, value in found.items():
                     if type(value) is dict:
-                        item[name] = base64.b64decode(value["b64"])  # type: ignore[unreachable]
+                        found[name] = base64.b64decode(value["b64"])
             item[self.partition] = partition
         except (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError) as error:
             key = Key(self.table, partition, sort)

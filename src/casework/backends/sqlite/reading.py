@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from casework.backends.port import LARGEST_PAGE_BYTES
-from casework.backends.sqlite.known import Known, Place
+from casework.backends.sqlite.known import LARGEST_TEXT, Known, Place
 from casework.backends.sqlite.layout import Layout
-from casework.errors import CaseworkError
+from casework.errors import CaseworkError, CorruptItem
 from casework.kernel.cursor import make_cursor, read_cursor
 from casework.kernel.effects import Outcome, Page, Query
 from casework.kernel.items import Item
@@ -22,6 +22,11 @@ Row = tuple[Any, ...]
 _encode = msgspec.json.Encoder().encode
 _KEY_BYTES = MAX_PARTITION_BYTES + MAX_SORT_BYTES + 512
 _SOME_LIMIT = 2**62
+
+
+def _rows_of(query: Query) -> int:
+    """How many rows to ask for: one more than the page takes tells whether there is a next page."""
+    return min(query.limit or _SOME_LIMIT, _SOME_LIMIT) + 1
 
 
 def most_bytes(text: str) -> int:
@@ -109,7 +114,7 @@ def _table_statement(layout: Layout, query: Query) -> tuple[str, list[Any]]:
     if position is not None:
         where.append(f"{sort} {'<' if query.reverse else '>'} ?")
         values.append(position[0])
-    values.append(_SOME_LIMIT if query.limit is None else query.limit + 1)
+    values.append(_rows_of(query))
     return (
         f"SELECT {sort}, attributes FROM {layout.sql_table} WHERE {' AND '.join(where)}"
         f" ORDER BY {sort} {'DESC' if query.reverse else 'ASC'} LIMIT ?",
@@ -138,7 +143,7 @@ def _query_index(connection: sqlite3.Connection, layout: Layout, query: Query) -
         f"SELECT {', '.join(order)} FROM {layout.sql_table} WHERE {' AND '.join(where)}"
         f" ORDER BY {', '.join(f'{column} {direction}' for column in order)} LIMIT ?"
     )
-    cursor = connection.execute(statement, [*values, _SOME_LIMIT if query.limit is None else query.limit + 1])
+    cursor = connection.execute(statement, [*values, _rows_of(query)])
 
     def item_of(row: Row) -> tuple[Item, Any]:
         own = None if layout.sort is None else row[2]
@@ -177,50 +182,52 @@ def _take_page(
 def query_many(
     connection: sqlite3.Connection, layout: Layout, queries: Sequence[Query], known: Known
 ) -> list[Outcome[Page]]:
-    """Pages of whole partitions, in one statement; a partition that holds more than its page is asked for again alone."""
+    """Pages of whole partitions, in one statement; a partition that holds more than its page is read again alone."""
     outcomes: list[Outcome[Page]] = []
     while len(outcomes) < len(queries):
-        rest = queries[len(outcomes) :]
-        outcomes += _query_run(connection, layout, rest, known)
+        outcomes += [Outcome(page) for page in _query_run(connection, layout, queries[len(outcomes) :], known)]
         if len(outcomes) < len(queries):
-            outcomes.append(outcome_of(lambda: query_one(connection, layout, queries[len(outcomes)], known)))
+            outcomes.append(outcome_of(query_one, connection, layout, queries[len(outcomes)], known))
     return outcomes
 
 
-def _query_run(
-    connection: sqlite3.Connection, layout: Layout, queries: Sequence[Query], known: Known
-) -> list[Outcome[Page]]:
+def _query_run(connection: sqlite3.Connection, layout: Layout, queries: Sequence[Query], known: Known) -> list[Page]:
     """The pages of the first queries, up to one that does not fit: its partition is too large, or damaged."""
     pages = [Page([]) for _ in queries]
+    partitions = [query.partition for query in queries]
+    limits = [query.limit or _SOME_LIMIT for query in queries]
     has_sort = layout.sort is not None
-    at, size, items = -1, 0, pages[0].items
-    partition = ""
-    limit = 0
-    partitions = _encode([query.partition for query in queries]).decode()
-    cursor = connection.execute(layout.query_many, (partitions,))
+    item_of, young = layout.item_of, known.young
+    at, size, count, characters = -1, 0, 0, 0
+    items: list[Item] = []
+    cursor = connection.execute(layout.query_many, (_encode(partitions).decode(),))
     try:
         for position, sort, text in cursor:
             if position != at:
-                at, size = position, 0
-                partition, items = queries[at].partition, pages[at].items
-                limit = queries[at].limit or _SOME_LIMIT
-            size += most_bytes(text)
-            if len(items) >= limit or size >= LARGEST_PAGE_BYTES:
-                return [Outcome(page) for page in pages[:at]]
+                at, size, items = position, 0, pages[position].items
+            length = len(text)
+            size += _KEY_BYTES + (length if text.isascii() else 4 * length)
+            if size >= LARGEST_PAGE_BYTES or len(items) >= limits[at]:
+                return pages[:at]
+            partition = partitions[at]
             own = sort if has_sort else None
-            item = layout.item_of(partition, own, text)
+            item = item_of(partition, own, text)
             items.append(item)
-            known.note((layout, partition, own), text, item.copy())
-    except CaseworkError:
-        return [Outcome(page) for page in pages[:at]]
+            if length <= LARGEST_TEXT:
+                young[(layout, partition, own)] = (text, item.copy())
+                count += 1
+                characters += length
+    except CorruptItem:
+        return pages[:at]
     finally:
         cursor.close()
-    return [Outcome(page) for page in pages]
+        known.grew(count, characters)
+    return pages
 
 
-def outcome_of(read: Callable[[], Any]) -> Outcome[Any]:
+def outcome_of(read: Callable[..., Any], *arguments: Any) -> Outcome[Any]:
     """What ``read`` answers, or its own error; an error of SQLite's is for the caller."""
     try:
-        return Outcome(read())
+        return Outcome(read(*arguments))
     except CaseworkError as error:
         return Outcome(error=error)

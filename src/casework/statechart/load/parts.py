@@ -7,7 +7,8 @@ from typing import Any
 
 from casework.statechart.durations import HOW_TO, delay_us
 from casework.statechart.expressions import find_problem, is_expression
-from casework.statechart.load.source import Path, Problems, suggestion
+from casework.statechart.load.source import Path, Problems
+from casework.statechart.suggestions import suggestion
 
 TRANSITION_KEYS = ("target", "guard", "actions", "reenter", "description", "meta")
 INVOKE_KEYS = ("id", "src", "input", "onDone", "onError", "retry", "timeout", "heartbeat", "each", "join",
@@ -22,6 +23,7 @@ BUILT_INS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "log": ((), ("label", "value")),
     "if": (("branches",), ()),
     "foreach": (("items", "item", "actions"), ("index",)),
+    "block": (("actions",), ()),
 }
 _DESCRIPTOR = re.compile(r"\*|[^\s.*]+(\.[^\s.*]+)*(\.\*)?")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.-]*(@[\w.-]+)?")
@@ -36,21 +38,37 @@ class Parts:
     # --- transitions
 
     def events(self, raw: Any, at: Path) -> list[dict[str, Any]]:
-        """``on``: a list of transitions, each with its event descriptors, in document order."""
-        if not isinstance(raw, dict):
-            self.problems.add(at, "'on' is a mapping from event to transition")
-            return []
+        """``on``: a list of transitions, each with its event descriptors, in document order.
+
+        Written as a mapping from event to transitions, or as a list where the order across events matters.
+        """
         result: list[dict[str, Any]] = []
-        for name, value in raw.items():
-            descriptors = name.split()
-            for descriptor in descriptors or [name]:
-                if not _DESCRIPTOR.fullmatch(descriptor):
-                    fix = "such as PaymentReceived, payment.received, payment.* or *"
-                    self.problems.add((*at, name), f"{descriptor!r} is not an event", fix)
-                elif descriptor.startswith("after:"):
-                    self.problems.add((*at, name), "events that begin with 'after:' are timers", "use 'after'")
-            result += [{"event": descriptors, **each} for each in self.transitions(value, (*at, name))]
+        if isinstance(raw, dict):
+            for name, value in raw.items():
+                descriptors = self._descriptors(name, (*at, name))
+                result += [{"event": descriptors, **each} for each in self.transitions(value, (*at, name))]
+        elif isinstance(raw, list):
+            for index, each in enumerate(raw):
+                where = (*at, index)
+                if isinstance(each, dict) and isinstance(each.get("event"), str):
+                    rest = {key: value for key, value in each.items() if key != "event"}
+                    descriptors = self._descriptors(each["event"], (*where, "event"))
+                    result.append({"event": descriptors, **self._transition(rest, where)})
+                else:
+                    self.problems.add(where, "a transition in a list has an event", "{event: Paid, target: paid}")
+        else:
+            self.problems.add(at, "'on' is a mapping from event to transition")
         return result
+
+    def _descriptors(self, text: str, at: Path) -> list[str]:
+        descriptors = text.split()
+        for descriptor in descriptors or [text]:
+            if not _DESCRIPTOR.fullmatch(descriptor):
+                fix = "such as PaymentReceived, payment.received, payment.* or *"
+                self.problems.add(at, f"{descriptor!r} is not an event", fix)
+            elif descriptor.startswith("after:"):
+                self.problems.add(at, "events that begin with 'after:' are timers", "use 'after'")
+        return descriptors
 
     def transitions(self, raw: Any, at: Path) -> list[dict[str, Any]]:
         """One transition, or a list of candidates."""
@@ -151,6 +169,8 @@ class Parts:
             return self._branches(params, at)
         if name == "foreach":
             return self._foreach(params, at)
+        if name == "block":
+            return {"actions": self.actions(params.get("actions", []), (*at, "actions"))}
         result = {key: self.template(value, (*at, key)) for key, value in params.items()}
         event = result.get("event")
         if isinstance(event, dict) and not is_expression(event):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from casework.statechart.load.source import Path, Problems, suggestion
+from casework.statechart.load.source import Path, Problems
+from casework.statechart.suggestions import suggestion
 
 
 def resolve_targets(root: dict[str, Any], name: str, places: dict[str, Path], problems: Problems) -> None:

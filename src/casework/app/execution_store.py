@@ -1,0 +1,285 @@
+"""The execution store as a component: bound to a backend, sync and async.
+
+For an engine or an application that has its own runtime. ``SqliteStore`` and ``DynamoDBStore`` block,
+``AsyncDynamoDBStore`` is native on an event loop; the operations are those of :mod:`casework.executions.store`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from casework.backends.drive import run
+from casework.backends.drive_async import run_async
+from casework.backends.port import AsyncBackend, Backend
+from casework.errors import StoreError, Unavailable
+from casework.executions import store
+from casework.executions.store import Shared
+from casework.executions.store_items import StoredExecution
+from casework.kernel.programs import Program
+from casework.kernel.schema import DEFAULT_BUCKETS, TABLES
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+RETRY_S = 0.5
+"""While a store does not answer yet, it is asked again after this pause."""
+
+
+def _driven(operation: Callable[Concatenate[Shared, P], Program[T]]) -> Callable[Concatenate[ExecutionStore, P], T]:
+    def method(this: ExecutionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(operation(this.shared, *args, **kwargs), this.backend)
+
+    functools.update_wrapper(method, operation)
+    return method
+
+
+def _driven_async(
+    operation: Callable[Concatenate[Shared, P], Program[T]],
+) -> Callable[Concatenate[AsyncExecutionStore, P], Coroutine[Any, Any, T]]:
+    async def method(this: AsyncExecutionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await run_async(operation(this.shared, *args, **kwargs), this.backend)
+
+    functools.update_wrapper(method, operation)
+    return method
+
+
+def _save(shared: Shared, exe: StoredExecution) -> Program[None]:
+    """Store the execution alone; see ``commit``."""
+    yield from store.commit(shared, exe)
+
+
+def _ack_outbox(shared: Shared, entry: Any) -> Program[None]:
+    """Remove an emit, by its entry or its ``seq``; harmless when it is gone."""
+    yield from store.acknowledge(shared, getattr(entry, "seq", entry))
+
+
+def _ack_spawn(shared: Shared, entry: Any) -> Program[None]:
+    """Remove a spawn, by its entry or its ``seq``; harmless when it is gone."""
+    yield from store.acknowledge(shared, getattr(entry, "seq", entry))
+
+
+class ExecutionStore:
+    """An execution store on a blocking backend. Safe to use from several threads.
+
+    Args:
+        backend: the store; its tables must exist.
+        trace_max: entries kept in each execution's trace.
+        buckets: of the indexes; the same in every process that uses these tables.
+    """
+
+    def __init__(self, backend: Backend, *, trace_max: int = 200, buckets: int = DEFAULT_BUCKETS) -> None:
+        self.backend = backend
+        self.shared = Shared(buckets, trace_max)
+
+    load = _driven(store.load)
+    load_for_event = _driven(store.load_for_event)
+    save = _driven(_save)
+    commit = _driven(store.commit)
+    list_executions = _driven(store.list_executions)
+    is_processed = _driven(store.is_processed)
+    pending_outbox = _driven(store.pending_outbox)
+    ack_outbox = _driven(_ack_outbox)
+    pending_spawns = _driven(store.pending_spawns)
+    ack_spawn = _driven(_ack_spawn)
+    due_timers = _driven(store.due_timers)
+    delete_timer = _driven(store.delete_timer)
+    append_trace = _driven(store.append_trace)
+    read_trace = _driven(store.trace_of)
+    purge = _driven(store.purge)
+
+    def close(self) -> None:
+        """Give back the backend; harmless when done twice."""
+        self.backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SqliteStore(ExecutionStore):
+    """An execution store in one SQLite file, which is made with its tables when it is missing.
+
+    Args:
+        path: the file; its folder must exist.
+        trace_max: entries kept in each execution's trace.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, trace_max: int = 200) -> None:
+        from casework.backends.sqlite import SqliteBackend
+
+        super().__init__(SqliteBackend(path), trace_max=trace_max)
+        self.backend.create_tables(TABLES)
+
+
+class DynamoDBStore(ExecutionStore):
+    """An execution store on DynamoDB, over boto3.
+
+    Args:
+        client: a boto3 client for DynamoDB; ``close`` leaves it open.
+        prefix: of the tables' names.
+        trace_max: entries kept in each execution's trace.
+    """
+
+    def __init__(self, client: Any, prefix: str = "casework", trace_max: int = 200) -> None:
+        from casework.backends.dynamodb.sync import DynamoDBBackend
+
+        super().__init__(DynamoDBBackend(client, prefix=prefix), trace_max=trace_max)
+
+    @classmethod
+    def create(
+        cls,
+        endpoint_url: str | None = None,
+        region_name: str | None = None,
+        prefix: str = "casework",
+        create_tables: bool = True,
+        wait_seconds: float = 30,
+        trace_max: int = 200,
+    ) -> DynamoDBStore:
+        """Make a client and, if wanted, the tables; wait until the service answers.
+
+        Args:
+            endpoint_url: another server than AWS; credentials are made up when none are found.
+            region_name: the AWS region.
+            prefix: of the tables' names.
+            create_tables: make the tables that are missing.
+            wait_seconds: ask again for so long while nothing answers.
+            trace_max: entries kept in each execution's trace.
+
+        Raises:
+            Unavailable: nothing answered within ``wait_seconds``; names the endpoint.
+        """  # fmt: skip
+        from casework.backends.dynamodb.sync import DynamoDBBackend
+
+        backend = DynamoDBBackend(prefix=prefix, endpoint_url=endpoint_url, region_name=region_name)
+        made = cls.__new__(cls)
+        ExecutionStore.__init__(made, backend, trace_max=trace_max)
+        deadline = time.monotonic() + wait_seconds
+        try:
+            while True:
+                try:
+                    made._begin(create_tables)
+                    return made
+                except Unavailable as error:
+                    if time.monotonic() >= deadline:
+                        raise _no_answer(endpoint_url, wait_seconds, error) from error
+                time.sleep(RETRY_S)
+        except BaseException:
+            backend.close()
+            raise
+
+    def _begin(self, create_tables: bool) -> None:
+        if create_tables:
+            self.backend.create_tables(TABLES)
+        else:
+            self.load("casework-is-there")
+
+
+def _no_answer(endpoint_url: str | None, wait_seconds: float, error: StoreError) -> Unavailable:
+    where = endpoint_url or "DynamoDB"
+    return Unavailable(f"{where} did not answer within {wait_seconds:g} s: {error}")
+
+
+class AsyncExecutionStore:
+    """An execution store for one event loop; use it in an ``async with`` block, or close it.
+
+    Args:
+        backend: the store; its tables must exist.
+        trace_max: entries kept in each execution's trace.
+        buckets: of the indexes; the same in every process that uses these tables.
+    """
+
+    def __init__(self, backend: AsyncBackend, *, trace_max: int = 200, buckets: int = DEFAULT_BUCKETS) -> None:
+        self.backend = backend
+        self.shared = Shared(buckets, trace_max)
+
+    load = _driven_async(store.load)
+    load_for_event = _driven_async(store.load_for_event)
+    save = _driven_async(_save)
+    commit = _driven_async(store.commit)
+    list_executions = _driven_async(store.list_executions)
+    is_processed = _driven_async(store.is_processed)
+    pending_outbox = _driven_async(store.pending_outbox)
+    ack_outbox = _driven_async(_ack_outbox)
+    pending_spawns = _driven_async(store.pending_spawns)
+    ack_spawn = _driven_async(_ack_spawn)
+    due_timers = _driven_async(store.due_timers)
+    delete_timer = _driven_async(store.delete_timer)
+    append_trace = _driven_async(store.append_trace)
+    read_trace = _driven_async(store.trace_of)
+    purge = _driven_async(store.purge)
+
+    async def close(self) -> None:
+        """Give back the backend; harmless when done twice."""
+        await self.backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncDynamoDBStore(AsyncExecutionStore):
+    """An execution store on DynamoDB, native over aiobotocore.
+
+    Args:
+        client: an aiobotocore client for DynamoDB, left open by ``close``; None: one of its own.
+        prefix: of the tables' names.
+        trace_max: entries kept in each execution's trace.
+        endpoint_url: of the client of its own: another server than AWS.
+        region_name: of the client of its own.
+    """
+
+    def __init__(
+        self, client: Any = None, prefix: str = "casework", trace_max: int = 200, *, endpoint_url: str | None = None,
+        region_name: str | None = None,
+    ) -> None:  # fmt: skip
+        from casework.backends.dynamodb.aio import AsyncDynamoDBBackend
+
+        backend = AsyncDynamoDBBackend(client, prefix=prefix, endpoint_url=endpoint_url, region_name=region_name)
+        self._endpoint_url = endpoint_url
+        super().__init__(backend, trace_max=trace_max)
+
+    @classmethod
+    async def create(
+        cls,
+        endpoint_url: str | None = None,
+        region_name: str | None = None,
+        prefix: str = "casework",
+        create_tables: bool = True,
+        wait_seconds: float = 30,
+        trace_max: int = 200,
+    ) -> AsyncDynamoDBStore:
+        """As :meth:`DynamoDBStore.create`, on the running loop."""  # fmt: skip
+        made = cls(None, prefix, trace_max, endpoint_url=endpoint_url, region_name=region_name)
+        deadline = time.monotonic() + wait_seconds
+        try:
+            while True:
+                try:
+                    await made._begin(create_tables)
+                    return made
+                except Unavailable as error:
+                    if time.monotonic() >= deadline:
+                        raise _no_answer(endpoint_url, wait_seconds, error) from error
+                await asyncio.sleep(RETRY_S)
+        except BaseException:
+            await made.close()
+            raise
+
+    async def _begin(self, create_tables: bool) -> None:
+        if create_tables:
+            await self.backend.create_tables(TABLES)
+        else:
+            await self.load("casework-is-there")

@@ -1,0 +1,507 @@
+"""The execution store as a component, for an engine that is not ours: the programs.
+
+It stores what another engine computes, with the same items, conditions and indexes as our own runtime: an execution's
+state, the events that it emits, the children that it starts, its timers, its trace and the ids of the events that it
+has processed, all in one transaction that is conditional on the version. ``data`` is the engine's own and opaque here.
+
+A store of another engine and our runtime must not share one prefix of tables: each would see executions of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from casework.errors import AlreadyProcessed, ConditionFailed, Contention, OutcomeUnknown, StoreConflict
+from casework.executions import store_items as items
+from casework.executions.change import id_hash, is_recent, mark_sort
+from casework.executions.cursors import Place, read_place, write_place
+from casework.executions.state import ID_HASH_BYTES, RECENT_IDS, STATE, STATUSES, decode_timers, encode_timers
+from casework.executions.store_items import OutboxEntry, Page, SpawnEntry, StoredExecution, TimerOp
+from casework.executions.trace import entry_writes, read_trace
+from casework.kernel.conditions import Condition, absent, all_of, equals
+from casework.kernel.effects import GetMany, Query
+from casework.kernel.items import AnyWrite, Delete, Item, Key, Put, Update
+from casework.kernel.limits import MAX_TRANSACTION_WRITES
+from casework.kernel.programs import (
+    Program,
+    all_reads,
+    get,
+    get_many,
+    now,
+    query,
+    query_all,
+    sleep,
+    token,
+    transact,
+    write,
+)
+from casework.kernel.retry import RetryPolicy
+from casework.kernel.schema import EXECUTIONS, FORMAT, REGISTRY, bucket_of, check_format
+
+STATUS_NAMES = "status"
+"""Partition of the registry in which statuses stand that are not our runtime's, so that listings find them."""
+
+RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.2, rounds_max=12)
+
+
+class Shared(msgspec.Struct):
+    """What the programs of one store share."""
+
+    buckets: int
+    trace_max: int = 200
+    statuses: set[str] = msgspec.field(default_factory=lambda: set(STATUSES))
+    """Statuses known to be registered."""
+
+
+def _lost_again(lost: int, what: str) -> Program[int]:
+    """Pause after one more lost round; the rounds lost in a row so far. Raises Contention when there are too many."""
+    lost += 1
+    if RACES.gives_up(lost, 0):
+        raise Contention(f"{what}: lost {lost} races in a row; try again")
+    dice = yield from token()
+    yield from sleep(RACES.pause_s(lost, dice))
+    return lost
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def load(shared: Shared, id: str) -> Program[StoredExecution | None]:
+    """The execution, or None."""
+    item = yield from get(EXECUTIONS.key(id, STATE))
+    return None if item is None or item["status"] == "purging" else items.stored_of(item)
+
+
+def load_for_event(shared: Shared, id: str, event_id: str) -> Program[tuple[StoredExecution | None, bool]]:
+    """The execution, and whether it has processed that event, in one round trip.
+
+    The two items are not read at one instant. So the state holds the last ids itself, and ``commit`` demands that the
+    mark is absent: an event is never applied twice even if both reads missed it.
+    """
+    found = yield from get_many([EXECUTIONS.key(id, STATE), EXECUTIONS.key(id, mark_sort(event_id))])
+    state, mark = found
+    if state is None or state["status"] == "purging":
+        return None, False
+    recent = state.get("recent_ids", b"")
+    is_known = isinstance(recent, bytes) and is_recent(recent, id_hash(event_id))
+    return items.stored_of(state), mark is not None or is_known
+
+
+def is_processed(shared: Shared, id: str, event_id: str) -> Program[bool]:
+    """Whether the execution has processed that event; remembered until it is purged."""
+    found = yield from get(EXECUTIONS.key(id, mark_sort(event_id)))
+    return found is not None
+
+
+def list_executions(
+    shared: Shared,
+    *,
+    status: str | Iterable[str] | None = None,
+    machine: str | None = None,
+    roots_only: bool = False,
+    parent: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Program[Page]:
+    """A page of executions. A page may be short, even empty; only a ``next_cursor`` of None ends the listing.
+
+    Args:
+        shared: of the store.
+        status: only these statuses, one or several.
+        machine: only those of this machine.
+        roots_only: only those without a parent.
+        parent: only children of this execution.
+        limit: at most so many items, 1 to 1000.
+        cursor: ``next_cursor`` of the page before, with the same filters.
+    """  # fmt: skip
+    statuses = yield from _wanted(shared, status)
+    partitions = [f"{name}/{bucket}" for name in statuses for bucket in range(shared.buckets)]
+    low, high = (None, None) if machine is None else (f"{machine}/", f"{machine}0")
+    place = read_place(cursor, [sorted(statuses), machine, roots_only, parent], limit)
+    page = Page([], None)
+    walked = 0
+    while place.partition < len(partitions):
+        room = limit - len(page.items)
+        found = yield from query(
+            EXECUTIONS, partitions[place.partition], index="listing", low=low, high=high, limit=room, after=place.inner
+        )
+        states = yield from get_many([EXECUTIONS.key(str(item["id"]), STATE) for item in found.items])
+        page.items += [
+            items.stored_of(state)
+            for state in states
+            if state is not None
+            and state["status"] in statuses
+            and (machine is None or state["machine"] == machine)
+            and (not roots_only or "parent_id" not in state)
+            and (parent is None or state.get("parent_id") == parent)
+        ]
+        walked += 1
+        place = Place(place.binding, place.partition + (found.next is None), found.next)
+        if len(page.items) >= limit or walked >= 64:
+            break
+    page.next_cursor = write_place(place) if place.partition < len(partitions) else None
+    return page
+
+
+def _wanted(shared: Shared, status: str | Iterable[str] | None) -> Program[list[str]]:
+    if isinstance(status, str):
+        return [status]
+    if status is not None:
+        return sorted({str(getattr(each, "value", each)) for each in status})
+    registered = yield from query_all(REGISTRY, STATUS_NAMES)
+    shared.statuses |= {str(item["name"]) for item in registered}
+    return sorted(shared.statuses)
+
+
+# --- commit -----------------------------------------------------------------------------------------------------------
+
+
+def commit(
+    shared: Shared,
+    exe: StoredExecution,
+    emits: Sequence[tuple[str | None, str]] = (),
+    *,
+    processed_event_id: str | None = None,
+    spawns: Sequence[tuple[str, str, str]] = (),
+    timers: Sequence[TimerOp] = (),
+    trace: Mapping[str, Any] | None = None,
+    also: Sequence[AnyWrite] = (),
+) -> Program[list[str]]:
+    """Store the execution and everything that the step caused, in one transaction; the ``seq`` of each emit, in order.
+
+    Args:
+        shared: of the store.
+        exe: version 0 for a new one. Its version is one higher afterwards, and as before after any failure.
+        emits: events as (target execution or None, text). Each stays until it is acknowledged.
+        processed_event_id: the event that this step processed.
+        spawns: children to start, as (child id, root path, context text).
+        timers: what to arm and cancel, one timer per path; of several for one path the last one counts.
+        trace: an entry for the trace, JSON.
+        also: the caller's own writes, to any table of this store.
+
+    Raises:
+        StoreConflict: the stored version is another one (``found`` is None when there is none). Nothing was written.
+        AlreadyProcessed: the event was processed before. Nothing was written.
+        ItemTooLarge, Misuse: it cannot be stored as it is. Nothing was written.
+        ConditionFailed: a condition of ``also`` did not hold; ``refusals`` stand beside ``also``. Nothing was written.
+        OutcomeUnknown: the answer was lost, and the store does not tell; load again.
+    """  # fmt: skip
+    items.check_stored(exe)
+    yield from _register_status(shared, exe.status)
+    if exe.version and exe.known_timers is None:
+        _take_over(exe, (yield from get(exe.key)))
+    lost = 0
+    while True:
+        moment = yield from now()
+        plan = _Plan(shared, exe, emits, processed_event_id, spawns, timers, trace, also, moment.middle_us)
+        try:
+            yield from transact(plan.writes)
+            break
+        except ConditionFailed as refused:
+            _take_over(exe, plan.settle_refusal(refused))
+        except Contention:
+            pass
+        except OutcomeUnknown:
+            if not (yield from _was_applied(exe, plan)):
+                raise
+            break
+        lost = yield from _lost_again(lost, f"execution {exe.id!r}")
+    plan.settle()
+    return plan.seqs
+
+
+def _take_over(exe: StoredExecution, state: Mapping[str, Any] | None) -> None:
+    """Take what a commit must know of the stored state and its caller cannot change: timers, trace, recent ids."""
+    state = state or {}
+    exe.known_timers = str(state.get("timers", ""))
+    exe.trace_n = int(state.get("trace_n", 0))
+    exe.recent_ids = state.get("recent_ids", b"")
+    exe.last_commit_us = int(state.get("last_sent_us", 0))
+    exe.created_at_us = int(state.get("created_at_us", exe.created_at_us))
+
+
+def _register_status(shared: Shared, status: str) -> Program[None]:
+    if status not in shared.statuses:
+        yield from write(Put(REGISTRY, {"kind": STATUS_NAMES, "name": status, "format": FORMAT}))
+        shared.statuses.add(status)
+
+
+def _was_applied(exe: StoredExecution, plan: _Plan) -> Program[bool]:
+    """Whether a commit whose answer was lost is the one that stands: its writer's mark is in the state."""
+    current = yield from get(exe.key)
+    return current is not None and current.get("writer") == plan.writer
+
+
+class _Plan:
+    """The transaction of one commit."""
+
+    def __init__(
+        self, shared: Shared, exe: StoredExecution, emits: Sequence[tuple[str | None, str]], event_id: str | None,
+        spawns: Sequence[tuple[str, str, str]], timers: Sequence[TimerOp], trace: Mapping[str, Any] | None,
+        also: Sequence[AnyWrite], now_us: int,
+    ) -> None:  # fmt: skip
+        self.exe = exe
+        self.event_id = event_id
+        self.also = also
+        self.asks_timers = bool(timers)
+        known = exe.known_timers or ""
+        self.timers_text = items.timers_after(known, timers) if timers else known
+        self.at_us = max(now_us, exe.last_commit_us + 1)
+        version = exe.version + 1
+        self.writer = f"{exe.id}/{version}/{self.at_us}"
+        self.trace_n = exe.trace_n
+        self.recent_ids = exe.recent_ids
+        if event_id is not None:
+            self.recent_ids = (exe.recent_ids + id_hash(event_id))[-RECENT_IDS * ID_HASH_BYTES :]
+        rest: list[AnyWrite] = []
+        if event_id is not None:
+            mark: Item = {"id": exe.id, "sort": mark_sort(event_id), "format": FORMAT}
+            rest.append(Put(EXECUTIONS, mark, absent()))
+        if trace is not None and shared.trace_max:
+            self.trace_n += 1
+            rest += entry_writes(exe.id, self.trace_n, dict(trace), shared.trace_max)
+        room = MAX_TRANSACTION_WRITES - 1 - len(rest) - len(also)
+        puts, self.seqs = items.outgoing(exe, version, self.at_us, emits, spawns, shared.buckets, room)
+        self.writes: list[AnyWrite] = [self._state(shared, version), *rest, *puts, *also]
+
+    def _state(self, shared: Shared, version: int) -> AnyWrite:
+        exe = self.exe
+        bucket = bucket_of(exe.id, shared.buckets)
+        attributes: dict[str, Any] = {
+            "format": FORMAT,
+            "version": version,
+            "status": exe.status,
+            "machine": exe.machine,
+            "machine_hash": exe.machine_hash,
+            "data": exe.data,
+            "created_at_us": exe.created_at_us or self.at_us,
+            "updated_at_us": self.at_us,
+            "last_sent_us": self.at_us,
+            "writer": self.writer,
+            "listing": f"{exe.status}/{bucket}",
+            "listed": f"{exe.machine}/{exe.id}",
+        }
+        if exe.parent_id is not None:
+            attributes["parent_id"] = exe.parent_id
+        if self.trace_n:
+            attributes["trace_n"] = self.trace_n
+        if self.recent_ids:
+            attributes["recent_ids"] = self.recent_ids
+        removed: tuple[str, ...] = ()
+        if self.timers_text:
+            if self.asks_timers:
+                attributes["timers"] = self.timers_text
+                attributes["pending"] = f"{items.DUE}/{bucket}"
+                attributes["rank_us"] = decode_timers(self.timers_text)[0].due_us
+        elif self.asks_timers:
+            removed = ("timers", "pending", "rank_us")
+        if exe.version == 0:
+            return Put(EXECUTIONS, {"id": exe.id, "sort": STATE, **attributes}, absent())
+        condition = equals("version", exe.version)
+        if self.asks_timers:
+            condition = all_of(condition, _same("timers", exe.known_timers))
+        if self.trace_n != exe.trace_n:
+            condition = all_of(condition, _same("trace_n", exe.trace_n))
+        return Update(exe.key, attributes, removed, condition)
+
+    def settle(self) -> None:
+        """Move the caller's execution on to what is stored now."""
+        exe = self.exe
+        exe.version += 1
+        exe.trace_n, exe.recent_ids, exe.last_commit_us = self.trace_n, self.recent_ids, self.at_us
+        exe.created_at_us, exe.updated_at_us = exe.created_at_us or self.at_us, self.at_us
+        exe.known_timers = self.timers_text
+
+    def settle_refusal(self, refused: ConditionFailed) -> Mapping[str, Any]:
+        """The stored state to plan with again, when only its timers or trace moved; else raise what it means."""
+        refusals = refused.refusals
+        if refusals[0] is not None:
+            found = refusals[0].item
+            version = None if found is None else int(found["version"])
+            if self.exe.version and version == self.exe.version and found is not None and found["status"] != "purging":
+                return found
+            raise StoreConflict(self.exe.id, self.exe.version, version) from None
+        if self.event_id is not None and refusals[1] is not None:
+            raise AlreadyProcessed(self.exe.id, self.exe.version, self.event_id) from None
+        own = refusals[len(refusals) - len(self.also) :] if self.also else ()
+        if any(refusal is not None for refusal in own):
+            raise ConditionFailed(own, "a condition of the caller's own writes did not hold") from None
+        raise StoreConflict(self.exe.id, self.exe.version, self.exe.version) from None
+
+
+def _same(attribute: str, value: str | int | None) -> Condition:
+    """Holds while the attribute is what was read; empty and 0 are stored as absent."""
+    return equals(attribute, value) if value else absent(attribute)
+
+
+# --- outbox and spawns ------------------------------------------------------------------------------------------------
+
+
+def pending_outbox(shared: Shared) -> Program[list[OutboxEntry]]:
+    """Every emit that was not acknowledged, in the order of ``seq``."""
+    found = yield from _outgoing(shared, items.OUT)
+    entries = [entry for item in found for entry in items.outbox_entries(item)]
+    return sorted(entries, key=lambda entry: entry.seq)
+
+
+def pending_spawns(shared: Shared) -> Program[list[SpawnEntry]]:
+    """Every child to start that was not acknowledged, in the order of ``seq``."""
+    found = yield from _outgoing(shared, items.SPAWN)
+    entries = [entry for item in found for entry in items.spawn_entries(item)]
+    return sorted(entries, key=lambda entry: entry.seq)
+
+
+def _outgoing(shared: Shared, kind: str) -> Program[list[Item]]:
+    """The items of one class of the pending index, of all buckets, read from the table."""
+    keys: list[Key] = []
+    cursors: dict[int, str | None] = dict.fromkeys(range(shared.buckets))
+    while cursors:
+        reads = [Query(EXECUTIONS, f"{kind}/{bucket}", "pending", after=cursor) for bucket, cursor in cursors.items()]
+        pages = yield from all_reads(reads)
+        keys += [Key(EXECUTIONS, item["id"], item["sort"]) for page in pages for item in page.items]
+        cursors = {bucket: page.next for bucket, page in zip(list(cursors), pages, strict=True) if page.next}
+    found: list[Item | None] = yield from get_many(keys)
+    return [item for item in found if item is not None]
+
+
+def acknowledge(shared: Shared, seq: str) -> Program[None]:
+    """Remove one emit or spawn; harmless when it is gone."""
+    key, position, total = items.read_seq(seq)
+    if total == 1:
+        yield from transact([Delete(key)])
+        return
+    lost = 0
+    while True:
+        item = yield from get(key)
+        if item is None:
+            return
+        left = items.without(item, position)
+        same = _same("acked", str(item.get("acked", "")))
+        try:
+            if left is None:
+                yield from transact([Delete(key, same)])
+            else:
+                yield from transact([Update(key, {"acked": left}, when=same)])
+            return
+        except (ConditionFailed, Contention):
+            lost = yield from _lost_again(lost, f"entry {seq!r}")
+
+
+# --- timers and trace -------------------------------------------------------------------------------------------------
+
+
+def due_timers(shared: Shared, at_s: float) -> Program[list[tuple[str, str, float]]]:
+    """Timers due at ``at_s`` (epoch seconds), as (execution, path, fire time), earliest first."""
+    at_us = items.to_us(at_s, "now")
+    ids: list[str] = []
+    cursors: dict[int, str | None] = dict.fromkeys(range(shared.buckets))
+    while cursors:
+        reads = [
+            Query(EXECUTIONS, f"{items.DUE}/{bucket}", "pending", None, at_us, after=cursor)
+            for bucket, cursor in cursors.items()
+        ]
+        pages = yield from all_reads(reads)
+        ids += [str(item["id"]) for page in pages for item in page.items]
+        cursors = {bucket: page.next for bucket, page in zip(list(cursors), pages, strict=True) if page.next}
+    states: list[Item | None] = (yield GetMany([EXECUTIONS.key(id, STATE) for id in ids])) if ids else []
+    due = [
+        (timer.due_us, str(state["id"]), timer.name)
+        for state in states
+        if state is not None
+        for timer in decode_timers(str(state.get("timers", "")))
+        if timer.due_us <= at_us
+    ]
+    return [(id, path, due_us / 1e6) for due_us, id, path in sorted(due)]
+
+
+def delete_timer(shared: Shared, id: str, path: str, fire_at: float) -> Program[bool]:
+    """Remove the timer of that path while it still has that time; the version stays. False: there was none such."""
+    fire_at_us = items.to_us(fire_at, "fire_at")
+    bucket = bucket_of(id, shared.buckets)
+    lost = 0
+    while True:
+        state = yield from get(EXECUTIONS.key(id, STATE))
+        if state is None or "timers" not in state:
+            return False
+        before = decode_timers(str(state["timers"]))
+        after = [timer for timer in before if timer.name != path or timer.due_us != fire_at_us]
+        if len(after) == len(before):
+            return False
+        key = EXECUTIONS.key(id, STATE)
+        when = equals("timers", state["timers"])
+        try:
+            if after:
+                attributes: dict[str, Any] = {
+                    "timers": encode_timers(after), "pending": f"{items.DUE}/{bucket}", "rank_us": after[0].due_us,
+                }  # fmt: skip
+                yield from write(Update(key, attributes, when=when))
+            else:
+                yield from write(Update(key, {}, ("timers", "pending", "rank_us"), when))
+            return True
+        except (ConditionFailed, Contention):
+            lost = yield from _lost_again(lost, f"timer {path!r} of {id!r}")
+
+
+def append_trace(shared: Shared, id: str, entry: Mapping[str, Any]) -> Program[int]:
+    """Add an entry to an execution's trace outside a commit; its index. The version stays. Raises StoreConflict."""
+    lost = 0
+    while True:
+        state = yield from get(EXECUTIONS.key(id, STATE))
+        if state is None:
+            raise StoreConflict(id, None, None)
+        n = int(state.get("trace_n", 0)) + 1
+        move = Update(EXECUTIONS.key(id, STATE), {"trace_n": n}, when=_same("trace_n", n - 1))
+        try:
+            yield from transact([move, *entry_writes(id, n, dict(entry), max(1, shared.trace_max))])
+            return n
+        except (ConditionFailed, Contention):
+            lost = yield from _lost_again(lost, f"trace of {id!r}")
+
+
+def trace_of(shared: Shared, id: str) -> Program[list[dict[str, Any]]]:
+    """The entries of an execution's trace, oldest first, each with its ``index``."""
+    return (yield from read_trace(id))
+
+
+# --- purge ------------------------------------------------------------------------------------------------------------
+
+
+def purge(shared: Shared, id: str, version: int) -> Program[bool]:
+    """Delete an execution and everything in its partition, while it has that version; False: it moved on, or is gone.
+
+    What an interrupted purge left is removed by the next one. A stale copy cannot bring it back.
+    """
+    state = yield from get(EXECUTIONS.key(id, STATE))
+    if state is None:
+        yield from _delete_rest(id)
+        return False
+    check_format(state, f"the state of execution {id!r}")
+    if state["status"] != "purging":
+        if state["version"] != version:
+            return False
+        mark = Update(
+            EXECUTIONS.key(id, STATE), {"status": "purging", "version": version + 1}, ("pending", "rank_us"),
+            equals("version", version),
+        )  # fmt: skip
+        try:
+            yield from write(mark)
+        except ConditionFailed:
+            return False
+    yield from _delete_rest(id)
+    try:
+        yield from transact([Delete(EXECUTIONS.key(id, STATE), equals("status", "purging"))])
+    except ConditionFailed:
+        return False
+    return True
+
+
+def _delete_rest(id: str) -> Program[None]:
+    while True:
+        page = yield from query(EXECUTIONS, id, limit=91)
+        keys = [Key(EXECUTIONS, id, str(item["sort"])) for item in page.items if item["sort"] != STATE]
+        if not keys:
+            return
+        yield from transact([Delete(key) for key in keys[:90]])

@@ -1,0 +1,267 @@
+"""What the execution store hands out and takes in, and how its emits and spawns lie in a partition.
+
+An emit is an item at ``o/...`` in its target's partition (its sender's when it has no target), a spawn one at ``n/...``
+in the parent's. Where one commit causes more of them than a transaction holds, several go into one item. ``seq`` says
+where an entry is, so that it is acknowledged without a search; it sorts by commit time, then version, then position.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from casework.errors import CorruptItem, ItemTooLarge, Misuse
+from casework.executions.deliver import check_id
+from casework.executions.mailbox import short
+from casework.executions.state import STATE, Timer, decode_timers, encode_timers
+from casework.kernel.items import Item, Key, Put
+from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
+
+DUE, OUT, SPAWN = "due", "out", "spawn"
+"""Classes of the ``pending`` index; none of them is one that our own workers look at."""
+
+PACKED_BYTES = 250_000
+PACKED_ENTRIES = 500
+
+
+class StoredExecution(msgspec.Struct):
+    """An execution as another engine stores it."""
+
+    id: str
+    data: str
+    """The engine's own text; opaque to the store."""
+    version: int = 0
+    """0: not stored yet."""
+    machine: str = ""
+    machine_hash: str = ""
+    status: str = "running"
+    parent_id: str | None = None
+    created_at_us: int = 0
+    updated_at_us: int = 0
+    trace_n: int = 0
+    recent_ids: bytes = b""
+    last_commit_us: int = 0
+    known_timers: str | None = None
+    """The timers as they were read; None: not read yet. The store's own."""
+
+    @property
+    def key(self) -> Key:
+        """Where it is stored."""
+        return Key(EXECUTIONS, self.id, STATE)
+
+
+class TimerOp(msgspec.Struct, frozen=True):
+    """A change of one timer: ``schedule`` at ``fire_at`` (epoch seconds), or ``cancel``."""
+
+    action: str
+    path: str
+    fire_at: float = 0.0
+
+
+class OutboxEntry(msgspec.Struct, frozen=True):
+    """An emit that was not acknowledged."""
+
+    seq: str
+    target_id: str | None
+    event: str
+
+
+class SpawnEntry(msgspec.Struct, frozen=True):
+    """A child to start that was not acknowledged."""
+
+    seq: str
+    parent_id: str
+    child_id: str
+    root_path: str
+    context: str
+
+
+class Page(msgspec.Struct):
+    """A page of a listing; only a ``next_cursor`` of None ends it."""
+
+    items: list[StoredExecution]
+    next_cursor: str | None
+
+
+def check_stored(exe: StoredExecution) -> None:
+    """Misuse when the execution cannot be stored as it is."""
+    check_id(exe.id)
+    if type(exe.version) is not int or exe.version < 0:
+        raise Misuse(f"execution {exe.id!r}: version is {exe.version!r}; it is 0 for a new one, else as it was loaded")
+    if not exe.status or "/" in exe.status or exe.status == "purging":
+        raise Misuse(f"execution {exe.id!r}: status is {exe.status!r}; use a word without a slash, and not 'purging'")
+    if not isinstance(exe.data, str):
+        raise Misuse(f"execution {exe.id!r}: data is a {type(exe.data).__name__}; encode it as text first")
+
+
+def stored_of(item: Mapping[str, Any]) -> StoredExecution:
+    """The execution in a state item; CorruptItem, NewerFormat when it cannot be read."""
+    check_format(item, f"the state of execution {item.get('id')!r}")
+    try:
+        return StoredExecution(
+            id=item["id"],
+            data=item["data"],
+            version=item["version"],
+            machine=item["machine"],
+            machine_hash=item["machine_hash"],
+            status=item["status"],
+            parent_id=item.get("parent_id"),
+            created_at_us=item.get("created_at_us", 0),
+            updated_at_us=item.get("updated_at_us", 0),
+            trace_n=item.get("trace_n", 0),
+            recent_ids=item.get("recent_ids", b""),
+            last_commit_us=item.get("last_sent_us", 0),
+            known_timers=item.get("timers", ""),
+        )
+    except KeyError as error:
+        raise CorruptItem(f"the state of execution {item.get('id')!r} lacks {error}") from None
+
+
+def to_us(seconds: Any, what: str) -> int:
+    """Epoch seconds as microseconds; Misuse when they are no time."""
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds) or abs(seconds) > 9e12:
+        raise Misuse(f"{what} is {seconds!r}; it must be a number of seconds since the epoch")
+    return round(seconds * 1_000_000)
+
+
+def timers_after(text: str, ops: Sequence[TimerOp]) -> str:
+    """The stored timers after some changes: one timer per path, of several changes to a path the last one counts."""
+    armed = {timer.name: timer for timer in decode_timers(text)}
+    for op in ops:
+        if op.action == "cancel":
+            armed.pop(op.path, None)
+        elif op.action == "schedule":
+            armed[op.path] = Timer(to_us(op.fire_at, f"fire_at of timer {op.path!r}"), op.path)
+        else:
+            raise Misuse(f"timer {op.path!r}: action is {op.action!r}; it must be 'schedule' or 'cancel'")
+    return encode_timers(list(armed.values()))
+
+
+# --- emits and spawns -------------------------------------------------------------------------------------------------
+
+
+def make_seq(at_us: int, version: int, first: int, position: int, total: int, key: Key) -> str:
+    """Where an entry is, as sortable text."""
+    head = f"{at_us:017d}.{version:010d}.{first + position:05d}"
+    place = msgspec.json.encode([key.partition, key.sort, position, total])
+    return f"{head}.{base64.urlsafe_b64encode(place).decode().rstrip('=')}"
+
+
+def read_seq(seq: str) -> tuple[Key, int, int]:
+    """The item of an entry, its position in it, and how many entries the item had; Misuse when it is no seq."""
+    try:
+        text = seq.split(".", 3)[3]
+        place = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        partition, sort, position, total = msgspec.json.decode(place, type=tuple[str, str, int, int])
+    except (AttributeError, IndexError, ValueError, binascii.Error, msgspec.DecodeError):
+        raise Misuse(f"{seq!r:.80} is not the seq of an entry; pass the one that was handed out, unchanged") from None
+    return Key(EXECUTIONS, partition, sort), position, total
+
+
+def outgoing(
+    exe: StoredExecution, version: int, at_us: int, emits: Sequence[tuple[str | None, str]],
+    spawns: Sequence[tuple[str, str, str]], buckets: int, room: int,
+) -> tuple[list[Put], list[str]]:  # fmt: skip
+    """The writes for emits and spawns, in at most ``room`` items, and the seq of each emit, in order."""
+    pack = len(emits) + len(spawns) > room
+    by_place: dict[str, list[tuple[int, Any]]] = {}
+    for n, (target, event) in enumerate(emits):
+        if not isinstance(event, str):
+            raise Misuse(f"emit {n} is a {type(event).__name__}; encode events as text first")
+        place = f"{OUT}/{target or exe.id}" if pack else f"{OUT}/{target or exe.id}/{n}"
+        by_place.setdefault(place, []).append((n, [target, event]))
+    for n, (child, root, context) in enumerate(spawns):
+        by_place.setdefault(SPAWN if pack else f"{SPAWN}/{n}", []).append((n, [child, root, context]))
+    puts: list[Put] = []
+    seqs = [""] * len(emits)
+    for place, entries in by_place.items():
+        for chunk in _chunks(entries):
+            put = _outgoing_item(exe, version, at_us, len(puts), place.split("/")[0], chunk, buckets)
+            puts.append(put)
+            if place.startswith(OUT):
+                for position, (n, _) in enumerate(chunk):
+                    seqs[n] = make_seq(at_us, version, chunk[0][0], position, len(chunk), put.key)
+    if len(puts) > room:
+        raise ItemTooLarge(
+            f"execution {exe.id!r}: a commit with emits to {len(by_place)} targets does not fit one transaction "
+            f"(room for {room}); emit in several commits"
+        )
+    return puts, seqs
+
+
+def _chunks(entries: list[tuple[int, Any]]) -> list[list[tuple[int, Any]]]:
+    chunks: list[list[tuple[int, Any]]] = []
+    size = PACKED_BYTES
+    for entry in entries:
+        weight = len(msgspec.json.encode(entry[1]))
+        if size + weight > PACKED_BYTES or len(chunks[-1]) >= PACKED_ENTRIES:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(entry)
+        size += weight
+    return chunks
+
+
+def _outgoing_item(
+    exe: StoredExecution, version: int, at_us: int, n: int, kind: str, chunk: list[tuple[int, Any]], buckets: int
+) -> Put:
+    first, body = chunk[0]
+    partition = (body[0] or exe.id) if kind == OUT else exe.id
+    letter = "o" if kind == OUT else "n"
+    item: Item = {
+        "id": partition,
+        "sort": f"{letter}/{at_us:017d}/{short(exe.id)}/{version:010d}/{n:05d}",
+        "format": FORMAT,
+        "at_us": at_us,
+        "version": version,
+        "first": first,
+        "entries": msgspec.json.encode([entry for _, entry in chunk]).decode(),
+        "source": exe.id,
+        "pending": f"{kind}/{bucket_of(partition, buckets)}",
+        "rank_us": at_us,
+    }
+    return Put(EXECUTIONS, item)
+
+
+def _entries(item: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    where = f"entry {item['sort']!r} of execution {item['id']!r}"
+    check_format(item, where)
+    try:
+        bodies = msgspec.json.decode(item["entries"])
+        acked = _acked(item)
+        key = Key(EXECUTIONS, item["id"], item["sort"])
+        return [
+            (make_seq(item["at_us"], item["version"], item["first"], position, len(bodies), key), body)
+            for position, body in enumerate(bodies)
+            if position not in acked
+        ]
+    except (KeyError, msgspec.DecodeError, TypeError) as error:
+        raise CorruptItem(f"{where} cannot be read: {error}") from None
+
+
+def outbox_entries(item: Mapping[str, Any]) -> list[OutboxEntry]:
+    """The emits in an item that were not acknowledged."""
+    return [OutboxEntry(seq, body[0], body[1]) for seq, body in _entries(item)]
+
+
+def spawn_entries(item: Mapping[str, Any]) -> list[SpawnEntry]:
+    """The spawns in an item that were not acknowledged."""
+    return [SpawnEntry(seq, item["source"], body[0], body[1], body[2]) for seq, body in _entries(item)]
+
+
+def _acked(item: Mapping[str, Any]) -> set[int]:
+    text = item.get("acked", "")
+    return {int(position) for position in text.split(",")} if text else set()
+
+
+def without(item: Mapping[str, Any], position: int) -> str | None:
+    """What to note as acknowledged after ``position`` is; None when that was the last entry."""
+    acked = _acked(item) | {position}
+    if len(acked) >= len(msgspec.json.decode(item["entries"])):
+        return None
+    return ",".join(str(each) for each in sorted(acked))

@@ -202,6 +202,17 @@ def test_a_failed_set_up_leaks_nothing(make: Maker, unique: Callable[[str], str]
         backend.create_tables()
 
 
+def test_a_server_that_is_still_starting_is_waited_for(make: Maker, lossy_proxy: LossyProxy, prefix: str) -> None:
+    lossy_proxy.on("DescribeTable", times=2).drop_request()
+    make(lossy_proxy.url, prefix=prefix).wait_until_it_answers()
+    assert lossy_proxy.received["DescribeTable"] == 3
+
+
+def test_a_server_that_never_answers_is_named(make: Maker) -> None:
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9"):
+        make("http://127.0.0.1:9").wait_until_it_answers(0.0)
+
+
 # --- templates ------------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,10 @@ steps, so everything that decides - what to repeat, when to give up, what a refu
 SDK's. After such doubt the item that refused decides: it carries our nonce, so we wrote it; it carries another one, so
 nobody can tell, which is ``OutcomeUnknown``. Only attempts that may have been carried out raise doubt: one that was
 throttled, refused or never sent does not.
+
+A ``Write`` without a condition, or with one that can come true again, may be repeated over what somebody else wrote in
+the meantime: its owner says by choosing it that the last writer wins. Where that matters, use ``Transact``: the service
+itself honours its token.
 """
 
 from __future__ import annotations

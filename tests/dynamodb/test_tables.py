@@ -18,7 +18,7 @@ from casework.backends.dynamodb.encode import table_name
 from casework.backends.dynamodb.tables import describe, differences
 from casework.errors import MissingExtra, MissingTable, Misuse, Unavailable
 from casework.kernel.conditions import absent
-from casework.kernel.effects import Get, Transact, Write
+from casework.kernel.effects import Get, GetMany, Query, Transact, Write
 from casework.kernel.items import Put
 from casework.kernel.schema import EXECUTIONS, MACHINES, TABLES
 from tests.dynamodb.conftest import QUICK, Maker
@@ -104,10 +104,12 @@ def test_the_constructor_contacts_nobody_and_a_missing_table_names_the_way_out(
     backend = make(ministack_url, prefix=prefix)
     for effect in (
         Get(MACHINES.key("h")),
+        GetMany([MACHINES.key("h")]),
+        Query(MACHINES, "h"),
         Write(Put(MACHINES, {"hash": "h"})),
         Transact([Put(MACHINES, {"hash": "h"}, when=absent())]),
     ):
-        with pytest.raises(MissingTable, match="casework dynamodb create"):
+        with pytest.raises(MissingTable, match=f"{prefix}_machines.*casework dynamodb create"):
             backend.execute(effect)
 
 

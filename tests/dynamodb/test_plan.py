@@ -277,6 +277,7 @@ def test_mixed_reasons_a_failed_condition_then_validation_then_throttling_then_c
     conflict, throttled, slow = "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"
     assert outcome(conflict, throttled, "ValidationError", "ConditionalCheckFailed", items={3: OLD}) is ConditionFailed
     assert outcome(conflict, throttled, "ValidationError", "None") is Misuse
+    assert outcome(conflict, slow, "ValidationError", "None") is Misuse
     size = {2: "Item size to update has exceeded the maximum allowed size"}
     assert outcome(conflict, throttled, "ValidationError", "None", messages=size) is ItemTooLarge
     assert outcome("None", "ItemCollectionSizeLimitExceeded", conflict, "None") is ItemTooLarge
@@ -429,6 +430,7 @@ def test_an_exception_of_the_sdk_says_whether_the_request_can_have_arrived(error
         ("ValidationException", 400, "Item size has exceeded the maximum allowed size", "too_large"),
         ("ValidationException", 400, "One or more parameter values were invalid", "invalid"),
         ("ItemCollectionSizeLimitExceededException", 400, "", "too_large"),
+        ("InternalServerError", 500, "", "lost"),
         ("SomethingNew", 503, "", "lost"),
         ("SomethingNew", 429, "", "throttled"),
         ("SomethingNew", 400, "", "invalid"),

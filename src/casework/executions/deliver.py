@@ -126,17 +126,22 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
     check_json(input, "input")
     yield from store_definition(rt, machine)
     digest = input_digest(input)
-    moment = yield from now()
+    lost = 0
     while True:
+        moment = yield from now()
         change = _first_change(rt, machine, id, digest, moment)
         yield from _take(change, change.begin, input)
         try:
-            state = yield from commit(rt, change, absent())
+            return view(rt, (yield from commit(rt, change, absent())))
         except ConditionFailed:
             return (yield from _existing(rt, id, name, digest))
         except OutcomeUnknown:
-            return (yield from _existing(rt, id, name, digest))
-        return view(rt, state)
+            if (yield from get(EXECUTIONS.key(id, STATE))) is not None:
+                return (yield from _existing(rt, id, name, digest))
+            lost += 1  # not there, perhaps not yet: the condition makes another attempt safe
+            if RACES.gives_up(lost, 0):
+                raise
+        yield from sleep(RACES.pause_s(lost, f"{id} {lost}"))
 
 
 def _first_change(rt: Runtime, machine: Machine, id: str, digest: str, moment: Instant) -> Change:

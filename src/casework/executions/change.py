@@ -15,10 +15,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from casework.errors import CaseworkError
 from casework.executions import joins
 from casework.executions.joins import ChildStart
-from casework.executions.mailbox import Mail, Message, mail_sort, put_message
+from casework.executions.mailbox import Mail, Message, dead_letter, mail_sort, put_message
 from casework.executions.runtime import Runtime
 from casework.executions.state import (
     ID_HASH_BYTES,
@@ -30,6 +32,7 @@ from casework.executions.state import (
     decode_timers,
     encode_data,
     encode_timers,
+    is_id,
 )
 from casework.executions.task_items import task_put, task_sort
 from casework.executions.trace import trace_writes
@@ -44,8 +47,11 @@ from casework.statechart.step import start, step
 ANYTHING = any_of(absent(), present())
 """A condition that always holds: what matters is that its item is not in another transaction."""
 
-SEND_MAX = 60
-"""More messages, tasks and children than this in one commit are spilled; see ``spill``."""
+MAX_FAILURE_BYTES = 64 * 1024
+"""An event that poisons its execution is kept in the state up to this size, else as a dead letter."""
+
+FAN_MIN = 60
+"""More children of one invocation than this are started as a fan; see ``spill``."""
 
 
 def id_hash(event_id: str) -> bytes:
@@ -79,8 +85,8 @@ class Change:
     """
 
     __slots__ = (
-        "checked", "consumed", "data", "ended", "events", "fans", "given", "later", "logs", "machine", "marks",
-        "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts", "state",
+        "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "logs", "lost",
+        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts", "state",
         "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
@@ -108,6 +114,9 @@ class Change:
         self.given: list[bytes] = []
         self.marks: list[str] = []
         self.marks_stale: Mapping[str, int] = {}
+        self.is_brief = False
+        """Keep as little as possible of an event that poisons the execution."""
+        self.lost: Mail | None = None
         self.taken = False
         self.priority = 0
         self.ended = state.ended
@@ -118,6 +127,7 @@ class Change:
     def begin(self, input: Any) -> None:
         """Enter the machine's initial states."""
         self._apply(start(self.machine, input, self.now_us), "start")
+        self._follow()
 
     def next_due(self) -> Timer | None:
         """The earliest timer that is due for certain."""
@@ -189,6 +199,10 @@ class Change:
         if self.ended:
             return
         self._apply(step(self.machine, self.data.snap, event, self.now_us), event.type)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Take what this process itself answered: targets and machines that it does not know, empty lists."""
         while self.later and not self.ended:
             follow = self.later.pop(0)
             self._apply(step(self.machine, self.data.snap, follow, self.now_us), follow.type)
@@ -197,6 +211,7 @@ class Change:
         """Begin the timers and tasks of the active states again, as new stays."""
         self.timers = []
         self._apply(result, "redrive")
+        self._follow()
 
     # --- what comes out ---------------------------------------------------------------------------------------
 
@@ -233,7 +248,7 @@ class Change:
             return
         waiting, fan = joins.plan_children(effect, machine, self.state.id)
         self.data.invokes[effect.invoke_id] = waiting
-        if len(fan.inputs) > SEND_MAX:
+        if len(fan.inputs) > FAN_MIN:
             self.fans.append(fan)
         else:
             self.starts += fan.starts(0, len(fan.inputs))
@@ -263,8 +278,12 @@ class Change:
 
     def _send(self, effect: chart.Send) -> None:
         target = self._resolve(effect)
-        if target is None:
-            error = {"message": f"there is no {effect.to!r} to send to", "type": "NoTarget", "where": effect.event_type}
+        if target is None or not is_id(target):
+            error = {
+                "message": f"there is no {effect.to!r:.200} to send to",
+                "type": "NoTarget",
+                "where": effect.event_type,
+            }
             self.later.append(chart.Event("error.communication", error))
         elif effect.delay_us > 0:
             due = self.now_us + effect.delay_us
@@ -318,7 +337,11 @@ class Change:
     def poison(self, error: BaseException, event: dict[str, Any]) -> None:
         """End as failed because ``event`` could not be processed; it, the error and the state before are kept."""
         kind = type(error).__name__
-        message = str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}"
+        message = (str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}")[:4000]
+        message = message.encode(errors="replace").decode()
+        if self.is_brief or len(msgspec.json.encode(event)) > MAX_FAILURE_BYTES:
+            self.lost = Mail(str(event["type"])[:200], event.get("data"), event.get("id", ""), event.get("source", ""))
+            event = {"type": self.lost.type, "note": "see the dead letters; it is too large to be kept here"}
         self.data.failure = {"event": event, "error": {"message": message, "type": kind}}
         self.end("failed", {"message": message, "type": kind, "where": str(event.get("type", ""))})
 
@@ -347,7 +370,8 @@ class Change:
             new.recent_ids = (before.recent_ids + b"".join(self.given))[-RECENT_IDS * ID_HASH_BYTES :]
         if self.outbox:
             new.last_sent_us = max(self.now_us, before.last_sent_us + 1)
-        data.input = None
+        if data.snap.configuration:
+            data.input = None  # else it never began: a redrive begins it with this input
         return new
 
     def messages(self, new: State) -> list[Put]:
@@ -355,7 +379,9 @@ class Change:
         buckets = self.rt.options.buckets
         sort = mail_sort(new.last_sent_us, new.id, new.version)
         return [
-            put_message(target, sort, mails, buckets, sent_at_us=new.last_sent_us, priority=self.priority)
+            put_message(
+                target, sort, mails, buckets, sent_at_us=new.last_sent_us, now_us=self.now_us, priority=self.priority
+            )
             for target, mails in self.outbox.items()
         ]
 
@@ -371,9 +397,12 @@ class Change:
         for message, rest in self.rewritten:
             put = put_message(
                 message.key.partition, str(message.key.sort), rest, buckets,
-                sent_at_us=message.sent_at_us, priority=message.priority,
+                sent_at_us=message.sent_at_us, now_us=self.now_us, priority=message.priority,
             )  # fmt: skip
             with_it.append(Put(put.table, put.item, present()))
+        if self.lost is not None:
+            n = f"{new.version}-poison"
+            with_it.append(dead_letter(new.id, self.now_us, n, "the execution failed on it", [self.lost], buckets))
         with_it += self._checks(with_it)
         with_it += [Delete(key) for key in self.removed]
         with_it += [self._mark(event_id) for event_id in self.marks]
@@ -398,6 +427,10 @@ class Change:
             },
             absent() if stale is None else equals("expires_at_s", stale),
         )
+
+    def machines_to_store(self) -> set[str]:
+        """Names of the machines whose definitions the children of this change will run: they must outlive a deploy."""
+        return {start.machine for start in self.starts} | {fan.machine for fan in self.fans}
 
     def size(self) -> int:
         """Writes that must go with the state, so far."""

@@ -17,11 +17,11 @@ from casework.errors import (
 )
 from casework.executions.advance import RACES, commit
 from casework.executions.change import Change, mark_sort
-from casework.executions.joins import MAX_ID_BYTES, input_digest
+from casework.executions.joins import input_digest
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
 from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition, stored_definition
 from casework.executions.spill import drain
-from casework.executions.state import STATE, Data, State, decode_data, state_of
+from casework.executions.state import MAX_ID_BYTES, STATE, Data, State, decode_data, is_id, state_of
 from casework.kernel.conditions import absent
 from casework.kernel.effects import Instant
 from casework.kernel.programs import Program, call, get, now, sleep, token, transact
@@ -87,7 +87,7 @@ def view(rt: Runtime, state: State) -> Execution:
 
 def check_id(id: Any) -> None:
     """Misuse unless ``id`` can be an execution's id: 1 to 512 bytes of printable text."""
-    if not isinstance(id, str) or not id or len(id.encode(errors="replace")) > MAX_ID_BYTES or not id.isprintable():
+    if not is_id(id):
         raise Misuse(f"{id!r:.80} is not an execution id; use 1 to {MAX_ID_BYTES} bytes of printable text")
 
 
@@ -205,7 +205,9 @@ def put_mail(
     mail = Mail(event_type, data, event_id or "", "", kind=kind)
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, source, 0)
-    put = put_message(id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, priority=priority)
+    put = put_message(
+        id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, priority=priority
+    )
     yield from transact([put])
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from casework.executions.mailbox import Mail
 from casework.executions.runtime import Runtime
-from casework.executions.state import Data, Invoke, Parent, State, encode_data
+from casework.executions.state import MAX_ID_BYTES, Data, Invoke, Parent, State, encode_data
 from casework.kernel.conditions import absent
 from casework.kernel.items import Put
 from casework.kernel.schema import EXECUTIONS
@@ -24,8 +24,6 @@ from casework.statechart import snapshot as chart
 
 MAX_INLINE_RESULTS_BYTES = 64 * 1024
 """Results of a join are handed to the chart while they are no larger in all; else they are read from the children."""
-
-MAX_ID_BYTES = 512
 
 
 def child_id(parent: str, invoke: str, stay: int, ordinal: int) -> str:

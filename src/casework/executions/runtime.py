@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from casework.errors import CorruptItem, UnknownMachine
+from casework.errors import CorruptItem, InvalidMachine, UnknownMachine
 from casework.executions.state import State
 from casework.kernel.items import Put
 from casework.kernel.programs import Program, get, write
@@ -140,7 +140,10 @@ def machine_of(rt: Runtime, state: State) -> Program[Machine]:
     definition = yield from stored_definition(state.machine_hash)
     if definition is None:
         raise Parked(f"definition {state.machine_hash[:12]} of machine {state.machine!r} is not stored")
-    machine = current.rebound(definition)
+    try:
+        machine = current.rebound(definition)
+    except InvalidMachine as error:
+        raise Parked(f"this process cannot run definition {state.machine_hash[:12]}: {error}") from None
     rt.by_hash[state.machine_hash] = machine
     return machine
 

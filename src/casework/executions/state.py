@@ -32,6 +32,14 @@ RECENT_IDS = 32
 ID_HASH_BYTES = 8
 
 
+MAX_ID_BYTES = 512
+
+
+def is_id(id: Any) -> bool:
+    """Whether ``id`` can be an execution's id: 1 to 512 bytes of printable text."""
+    return isinstance(id, str) and id != "" and id.isprintable() and len(id.encode(errors="replace")) <= MAX_ID_BYTES
+
+
 class Timer(msgspec.Struct, array_like=True, omit_defaults=True):
     """An armed timer, or a delayed send."""
 

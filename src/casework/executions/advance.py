@@ -26,7 +26,7 @@ from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, State, decode_data, state_of
 from casework.kernel.conditions import Condition, absent, equals, present
 from casework.kernel.effects import Instant, Query
-from casework.kernel.items import AnyWrite, Delete, Item, Put, Update
+from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
 from casework.kernel.programs import Program, call, now, sleep, token, transact, write
 from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import EXECUTIONS
@@ -264,12 +264,11 @@ def _bury(rt: Runtime, state: State, messages: Sequence[Message], moment: Instan
 def _set_aside(state: State, items: Sequence[Item]) -> Program[Advanced]:
     """Take the messages of a suspended execution out of the index; resuming puts them back."""
     writes: list[AnyWrite] = [
-        Update(EXECUTIONS.key_of(item), remove=("pending", "rank_us"), when=present())
-        for item in items
-        if "pending" in item
+        Update(EXECUTIONS.key_of(item), remove=("pending",), when=present()) for item in items if "pending" in item
     ]
     if writes:
-        yield from transact(writes[:90])
+        # Were it resumed meanwhile, nobody would put them back.
+        yield from transact([Check(state.key, state.unchanged()), *writes[:90]])
     return Advanced(state, has_more=len(writes) > 90)
 
 

@@ -86,8 +86,8 @@ class Change:
 
     __slots__ = (
         "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "logs", "lost",
-        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts", "state",
-        "status", "taken", "tasks", "timers",
+        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts",
+        "state", "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -184,6 +184,8 @@ class Change:
         waiting = self.data.invokes.get(mail.invoke)
         if waiting is None or waiting.stay != mail.stay or waiting.task:
             return
+        if mail.source != self._child(mail.invoke, mail.stay, mail.ordinal):
+            return  # of an execution that had this id before, and was purged
         verdict = joins.count(waiting, mail)
         if verdict is None:
             return
@@ -246,7 +248,7 @@ class Change:
         if not effect.inputs:
             self.later.append(chart.done_invoke(effect.invoke_id, effect.stay, []))
             return
-        waiting, fan = joins.plan_children(effect, machine, self.state.id)
+        waiting, fan = joins.plan_children(effect, machine, self.state)
         self.data.invokes[effect.invoke_id] = waiting
         if len(fan.inputs) > FAN_MIN:
             self.fans.append(fan)
@@ -273,7 +275,7 @@ class Change:
         if len(self.starts) + len(self.fans) < planned:
             return
         for ordinal in joins.unreported(waiting):
-            child = joins.child_id(self.state.id, invoke_id, waiting.stay, ordinal)
+            child = self._child(invoke_id, waiting.stay, ordinal)
             self.outbox.setdefault(child, []).append(Mail("cancel", None, "", self.state.id, kind="cancel"))
 
     def _send(self, effect: chart.Send) -> None:
@@ -301,8 +303,11 @@ class Change:
             waiting = self.data.invokes.get(invoke_id)
             if waiting is None or waiting.task or waiting.each:
                 return None
-            return joins.child_id(self.state.id, invoke_id, waiting.stay, 0)
+            return self._child(invoke_id, waiting.stay, 0)
         return effect.to
+
+    def _child(self, invoke_id: str, stay: int, ordinal: int) -> str:
+        return joins.child_id(self.state.id, invoke_id, stay, ordinal, self.state.created_at_us)
 
     def _cancel_send(self, effect: chart.CancelSend) -> None:
         self.timers = [t for t in self.timers if not t.event_type or t.name != effect.send_id]
@@ -360,6 +365,7 @@ class Change:
             timers=encode_timers(self.timers),
             recent_ids=before.recent_ids,
             trace_n=before.trace_n,
+            trace_low=before.trace_low,
             last_sent_us=before.last_sent_us,
             created_at_us=before.created_at_us,
             updated_at_us=self.now_us,

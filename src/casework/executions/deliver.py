@@ -140,9 +140,10 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
 
 
 def _first_change(rt: Runtime, machine: Machine, id: str, digest: str, moment: Instant) -> Change:
+    born_us = rt.birth_us(moment.middle_us)
     state = State(
         id=id, version=0, status="running", machine=machine.name, machine_hash=machine.hash,
-        created_at_us=moment.middle_us, updated_at_us=moment.middle_us,
+        created_at_us=born_us, updated_at_us=born_us,
     )  # fmt: skip
     return Change(rt, machine, state, Data(chart.Snapshot([]), input_digest=digest), moment, held=True)
 

@@ -115,7 +115,7 @@ def _split_fan(fan: Fan) -> list[Spilled]:
                 "store it elsewhere and pass its place"
             )
         if size + weight > ITEM_BYTES:
-            part = Fan(fan.parent, fan.invoke, fan.stay, fan.machine, fan.machine_hash, [], ordinal)
+            part = Fan(fan.parent, fan.invoke, fan.stay, fan.machine, fan.machine_hash, [], fan.born_us, ordinal)
             parts.append(Spilled(fan=part))
             size = 0
         parts[-1].fan.inputs.append(value)  # type: ignore[union-attr]

@@ -59,6 +59,9 @@ class WatchedBackend(MemoryBackend):
                 outcomes.append(Outcome(error=error))
         return outcomes
 
+    async def sleep_async(self, seconds: float) -> None:
+        self.sleep(seconds)
+
     def forget(self) -> None:
         self.reads, self.written, self.units = [], [], Units(0.0, 0.0)
 

@@ -52,7 +52,7 @@ class Core:
 
     def held(self, id: str) -> State | None:
         """The state that this process wrote last, if it still holds it."""
-        return self._held.get(id)
+        return self._held.get(id) if isinstance(id, str) else None
 
     def hold(self, state: State) -> None:
         """Remember a state that this process wrote and saw acknowledged."""

@@ -23,7 +23,7 @@ from casework.executions.change import Change
 from casework.executions.mailbox import MAIL_END, Mail, Message, dead_letter, message_of
 from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition
 from casework.executions.spill import drain, fits, spill_writes
-from casework.executions.state import STATE, State, decode_data, state_of
+from casework.executions.state import STATE, State, decode_data, encode_data, state_of
 from casework.kernel.conditions import Condition, absent, equals, present
 from casework.kernel.effects import Instant, Query
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
@@ -57,7 +57,7 @@ class Advanced(msgspec.Struct):
     """Why this process could not advance it."""
 
 
-class _Marked(msgspec.Struct):
+class Marked(msgspec.Struct):
     """What a commit learned of marks of event ids: those that stand, and those that have run out."""
 
     known: frozenset[str] = frozenset()
@@ -72,7 +72,7 @@ def advance(rt: Runtime, id: str) -> Program[Advanced]:
     """
     lost = 0
     batch_max = rt.options.batch_max
-    marked = _Marked()
+    marked = Marked()
     unstorable: list[Misuse] = []
     while True:
         page = yield Query(EXECUTIONS, id, None, STATE, MAIL_END, batch_max + 1)
@@ -91,7 +91,7 @@ def advance(rt: Runtime, id: str) -> Program[Advanced]:
         except CorruptItem as reason:
             return (yield from _park(items, f"{type(reason).__name__}: {reason}"))
         except ConditionFailed as refused:
-            marked = _look_at_marks(refused, marked, (yield from now()))
+            marked = look_at_marks(refused, marked, (yield from now()))
         except Misuse as error:
             # What came of the events cannot be stored: try one alone, then fail the execution with it.
             if batch_max == 1:
@@ -110,7 +110,7 @@ def advance(rt: Runtime, id: str) -> Program[Advanced]:
 
 
 def _advance_once(
-    rt: Runtime, state: State, items: Sequence[Item], has_next: bool, batch_max: int, marked: _Marked,
+    rt: Runtime, state: State, items: Sequence[Item], has_next: bool, batch_max: int, marked: Marked,
     unstorable: Sequence[Misuse],
 ) -> Program[Advanced]:  # fmt: skip
     moment = yield from now()
@@ -133,7 +133,7 @@ def _advance_once(
 
 def plan(
     rt: Runtime, machine: Machine, state: State, messages: Sequence[Message], moment: Instant, batch_max: int,
-    marked: _Marked, unstorable: Sequence[Misuse] = (),
+    marked: Marked, unstorable: Sequence[Misuse] = (),
 ) -> Change | None:  # fmt: skip
     """Everything that one commit is to do; None when nothing waits. Pure but for the user's own functions.
 
@@ -215,6 +215,7 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
         writes += caused
     else:
         change.data.sent = []
+        new.data = rt.encode(encode_data(change.data))
         writes += spill_writes(rt, new, caused, change.fans)
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
     if writes:
@@ -229,7 +230,7 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
     return new
 
 
-def _look_at_marks(refused: ConditionFailed, marked: _Marked, moment: Instant) -> _Marked:
+def look_at_marks(refused: ConditionFailed, marked: Marked, moment: Instant) -> Marked:
     """Which event ids a refused commit showed to be taken already, and which marks have run out."""
     known, stale = set(marked.known), dict(marked.stale)
     for refusal in refused.refusals:
@@ -240,7 +241,7 @@ def _look_at_marks(refused: ConditionFailed, marked: _Marked, moment: Instant) -
             stale[str(item["sort"])] = int(item["expires_at_s"])
         else:
             known.add(str(item["sort"]))
-    return _Marked(frozenset(known), stale)
+    return Marked(frozenset(known), stale)
 
 
 # --- executions that take no events ---------------------------------------------------------------------------------

@@ -86,8 +86,8 @@ class Change:
 
     __slots__ = (
         "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "logs", "lost",
-        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts",
-        "state", "status", "taken", "tasks", "timers",
+        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt",
+        "starts", "state", "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
     def __init__(

@@ -62,10 +62,11 @@ class Core:
             if len(self._held) > HELD_STATES:
                 self._held.popitem(last=False)
 
-    def forget(self, id: str) -> None:
-        """Stop holding a state."""
+    def forget(self, id: Any) -> None:
+        """Stop holding a state, if there is one of that id."""
         with self._lock:
-            self._held.pop(id, None)
+            if isinstance(id, str):
+                self._held.pop(id, None)
 
 
 SETTINGS = REGISTRY.key("settings", "store")

@@ -34,7 +34,7 @@ class Choices:
 
     def replayed(self, bound: int) -> int:
         """The next decision of the list, below ``bound``."""
-        assert self._replay is not None  # noqa: S101 - its caller looked
+        assert self._replay is not None
         position = self._position
         self._position += 1
         value = self._replay[position] % bound if position < len(self._replay) else 0

@@ -23,7 +23,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     crash: float = 0.0
     """A process dies at a step; it is started again."""
     pause: float = 0.0
-    """A process stands still for up to ``pause_s_max``, as in a long garbage collection or a stopped virtual machine."""
+    """A process stands still for up to ``pause_s_max``, as in a garbage collection or a stopped virtual machine."""
     pause_s_max: float = 60.0
     skew_s_max: float = 0.0
     """The clocks of hosts are off by up to so much; the bound that programs are told holds."""

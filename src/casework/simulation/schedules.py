@@ -95,7 +95,9 @@ KINDS = ("uniform", "sticky", "priority")
 
 def make(kind: str, choices: Choices) -> Uniform | Sticky | Priority:
     """The schedule of that name."""
-    return {"uniform": Uniform, "sticky": Sticky, "priority": Priority}[kind](choices)
+    if kind == "priority":
+        return Priority(choices)
+    return Sticky(choices) if kind == "sticky" else Uniform(choices)
 
 
 class Explorer:

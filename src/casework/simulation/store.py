@@ -2,9 +2,9 @@
 
 Single-item writes and consistent gets happen at one instant. A transaction first checks its conditions and locks its
 items, then its items become visible one by one, and only then is it answered; meanwhile a write to one of them is
-refused, and so is another transaction. Queries and batches of gets may see their items at two instants. Index reads lag.
-An answer may be lost before or after the write was applied; a plain write is then repeated with its nonce, a transaction
-with its token. docs/design/simulator.md lists each documented behaviour with its source and the test that shows it here.
+refused, and so is another transaction. Queries and batches of gets may see their items at two instants. Index reads
+lag. An answer may be lost before or after the write was applied; a plain write is then repeated with its nonce, a
+transaction with its token. docs/design/simulator.md lists each documented behaviour with its source and its test.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from casework.simulation.world import Task, World
 
 Place = tuple[str, str, str | int | None]
+
 
 def place_of(key: Key) -> Place:
     """A key as a value that is quick to hash."""
@@ -121,8 +122,10 @@ class Flight:
             others = {id(store.locks[place]): store.locks[place] for place in places if place in store.locks}
             if others:
                 for other in others.values():
-                    if other.left is not None and len(other.left) == len(other.writes) and world.choices.happens(
-                        world.faults.conflict
+                    if (
+                        other.left is not None
+                        and len(other.left) == len(other.writes)
+                        and world.choices.happens(world.faults.conflict)
                     ):
                         other.abort(world)
                 self._answer(world, Contention("an item is in another transaction"))
@@ -164,7 +167,7 @@ class Flight:
             world.answer(owner, None, Cancelled() if owner.is_cancelled else error)
 
 
-# --- the effects of a store, as the world carries them out ---------------------------------------------------------------
+# --- the effects of a store, as the world carries them out ----------------------------------------------------------
 
 
 def do_get(world: World, task: Task, effect: Get) -> None:
@@ -175,11 +178,11 @@ def do_get(world: World, task: Task, effect: Get) -> None:
 def do_get_many(world: World, task: Task, effect: GetMany) -> None:
     """A batch of gets: each at an instant of its own."""
     store = world.store
-    if len(effect.keys) > 1 and world.choices.happens(world.faults.torn_reads):
-        if task.partial is None:
-            half = 1 + world.choices.below(len(effect.keys) - 1)
-            task.partial = [store.get(key) for key in effect.keys[:half]]
-            return
+    is_torn = len(effect.keys) > 1 and world.choices.happens(world.faults.torn_reads)
+    if is_torn and task.partial is None:
+        half = 1 + world.choices.below(len(effect.keys) - 1)
+        task.partial = [store.get(key) for key in effect.keys[:half]]
+        return
     seen = task.partial or []
     task.partial = None
     world.answer(task, seen + [store.get(key) for key in effect.keys[len(seen) :]])
@@ -188,10 +191,10 @@ def do_get_many(world: World, task: Task, effect: GetMany) -> None:
 def do_query(world: World, task: Task, effect: Query) -> None:
     """A query: read-committed, so it may see its first items earlier than its last ones."""
     page = world.store.query(world, effect)
-    if effect.index is None and len(page.items) > 1 and world.choices.happens(world.faults.torn_reads):
-        if task.partial is None:
-            task.partial = [page.items, world.choices.below(len(page.items))]
-            return
+    is_torn = effect.index is None and len(page.items) > 1 and world.choices.happens(world.faults.torn_reads)
+    if is_torn and task.partial is None:
+        task.partial = [page.items, world.choices.below(len(page.items))]
+        return
     if task.partial is not None:
         page = _torn(effect, task.partial[0], task.partial[1], page)
         task.partial = None

@@ -235,7 +235,7 @@ class World:
         except StopIteration as stop:
             self._end(task, Outcome(stop.value))
             return
-        except (Exception, Cancelled) as raised:
+        except (Exception, Cancelled) as raised:  # noqa: BLE001 - handed to whoever waits for the program
             self._end(task, Outcome(error=raised))
             return
         task.effect = effect
@@ -376,7 +376,7 @@ class World:
             self.now_us += STEP_US
             count = len(ready)
             if count > 1:
-                names = [actor.number for actor in ready] if needs_names else ()
+                names = [actor.number for actor in ready] if needs_names else _NO_NAMES
                 position = pick(count, names)
                 actor = ready[position]
                 if position:
@@ -384,11 +384,11 @@ class World:
             else:
                 actor = ready[0]
             process = actor.process
-            if process is not None and (process.paused_until_us > self.now_us or can_fail):
-                if self._stumbles(process):
-                    if process.is_up and not actor.is_dead:
-                        self._put_off(actor, process.paused_until_us)
-                    continue
+            stumbles = process is not None and (process.paused_until_us > self.now_us or can_fail)
+            if stumbles and self._stumbles(process):
+                if process.is_up and not actor.is_dead:
+                    self._put_off(actor, process.paused_until_us)
+                continue
             actor.step(self)
         return True
 
@@ -403,7 +403,9 @@ class World:
         if self.choices.happens(faults.pause):
             process.paused_until_us = self.now_us + int(faults.pause_s_max * 1e3 * (1 + self.choices.below(1000)))
             if self.timeline is not None:
-                self.timeline.event(self, process.name, f"pauses for {(process.paused_until_us - self.now_us) / 1e6:g} s")
+                self.timeline.event(
+                    self, process.name, f"pauses for {(process.paused_until_us - self.now_us) / 1e6:g} s"
+                )
             return True
         return False
 
@@ -439,9 +441,10 @@ def _dead() -> Generator[Effect, Any, Any]:
 
 
 _DEAD = _dead()
+_NO_NAMES: list[int] = []
 
 
-# --- effects that are not the store's ------------------------------------------------------------------------------------
+# --- effects that are not the store's ---------------------------------------------------------------------------------
 
 
 def _do_answer_none(world: World, task: Task, effect: Effect) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Generator, Iterable
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, ParamSpec, TypeVar
 
 from casework.errors import Contention, OutcomeUnknown, StoreError, Throttled, Unavailable
 from casework.executions import control, deliver, tasks
@@ -19,6 +19,9 @@ from casework.kernel.schema import EXECUTIONS, TABLES
 from casework.simulation.runner import Scenario
 from casework.simulation.world import Process, World
 from casework.statechart import Machine
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOST = (Contention, Throttled, Unavailable, OutcomeUnknown)
 
@@ -120,6 +123,11 @@ class ExecutionScenario(Scenario):
         state = self.state(id)
         return {} if state is None or not state.data else decode_data(state, state.data).snap.context
 
+    def taken(self, id: str) -> Program[None]:
+        """Wait until no message waits there: an event in line may have been sent instead, under contention."""
+        while any(item["id"] == id for item in self.items("e/")):
+            yield from sleep(0.02)
+
     def is_idle(self) -> bool:
         """Whether nothing waits: no client, no message, no task, no spill, no pending start, no transaction."""
         if self.left or self.world.store.locks:
@@ -147,17 +155,17 @@ def _machine(text: str) -> Machine:
     return machine
 
 
-def insist(program: Any) -> Program[Any]:
-    """Try again, after a pause, while the store says that it may not have been done."""
+def insist(operation: Callable[P, Program[T]], *args: P.args, **kwargs: P.kwargs) -> Program[T]:
+    """Try an operation again, after a pause, while the store says that it may not have been done."""
     while True:
         try:
-            return (yield from program())
+            return (yield from operation(*args, **kwargs))
         except LOST:
             yield from sleep(0.02)
 
 
 class Mailbox(ExecutionScenario):
-    """Senders from outside, each with ids of its own, in line and by mailbox; every event takes effect once, in order."""
+    """Senders from outside, with ids of their own, in line and by mailbox; each event takes effect once, in order."""
 
     name = "mailbox"
     machines = (LEDGER,)
@@ -167,7 +175,7 @@ class Mailbox(ExecutionScenario):
     def begin_clients(self) -> None:
         """One who starts it, and those who send."""
         self.progress = collections.Counter[int]()
-        self.client("starter", lambda rt: insist(lambda: deliver.start(rt, "ledger", "x", None)))
+        self.client("starter", lambda rt: insist(deliver.start, rt, "ledger", "x", None))
         for n in range(self.senders):
             self.client(f"sender-{n}", lambda rt, n=n: self.send(rt, n))
 
@@ -180,9 +188,9 @@ class Mailbox(ExecutionScenario):
             event = [n, i]
             id = f"{n}-{i}"
             if n % 2:
-                yield from insist(lambda: deliver.handle(rt, "x", "Add", {"i": event}, event_id=id))
+                yield from insist(deliver.handle, rt, "x", "Add", {"i": event}, event_id=id)
             else:
-                yield from insist(lambda: deliver.send(rt, "x", "Add", {"i": event}, event_id=id))
+                yield from insist(deliver.send, rt, "x", "Add", {"i": event}, event_id=id)
             self.progress[n] += 1
 
     def problems(self) -> Iterable[str]:
@@ -220,11 +228,12 @@ class Chain(ExecutionScenario):
 
     def drive(self, rt: Runtime) -> Program[None]:
         """Start both, then say one thing after the other."""
-        yield from insist(lambda: deliver.start(rt, "ledger", "x", None))
-        yield from insist(lambda: deliver.start(rt, "sender", "s", None))
+        yield from insist(deliver.start, rt, "ledger", "x", None)
+        yield from insist(deliver.start, rt, "sender", "s", None)
         while self.said < self.events:
             i = self.said
-            yield from insist(lambda: deliver.handle(rt, "s", "Say", {"i": i}, event_id=f"say-{i}"))
+            yield from insist(deliver.handle, rt, "s", "Say", {"i": i}, event_id=f"say-{i}")
+            yield from self.taken("s")
             self.said += 1
 
     def problems(self) -> Iterable[str]:
@@ -264,11 +273,12 @@ class Tasks(ExecutionScenario):
 
     def drive(self, rt: Runtime) -> Program[None]:
         """Begin the work again and again; now and then leave it before it is done."""
-        yield from insist(lambda: deliver.start(rt, "worker", "w", None))
+        yield from insist(deliver.start, rt, "worker", "w", None)
         while self.done < 2 * self.rounds:
             n = self.done
             event = "Leave" if n % 2 else "Begin"
-            yield from insist(lambda: deliver.handle(rt, "w", event, {}, event_id=f"e-{n}"))
+            yield from insist(deliver.handle, rt, "w", event, {}, event_id=f"e-{n}")
+            yield from self.taken("w")
             self.done += 1
             if not n % 2:
                 for _ in range(self.world.choices.below(4)):
@@ -316,11 +326,11 @@ class Timers(ExecutionScenario):
 
     def drive(self, rt: Runtime) -> Program[None]:
         """Enter the state at about the time at which its timer is due."""
-        yield from insist(lambda: deliver.start(rt, "worker", "t", None))
+        yield from insist(deliver.start, rt, "worker", "t", None)
         while self.done < self.events:
             n = self.done
             yield from sleep(0.9 + 0.05 * self.world.choices.below(5))
-            yield from insist(lambda: deliver.handle(rt, "t", "Again", {}, event_id=f"again-{n}"))
+            yield from insist(deliver.handle, rt, "t", "Again", {}, event_id=f"again-{n}")
             self.done += 1
 
     def is_over(self) -> bool:
@@ -382,11 +392,12 @@ class Children(ExecutionScenario):
 
     def drive(self, rt: Runtime) -> Program[None]:
         """Go, Leave, Go."""
-        yield from insist(lambda: deliver.start(rt, "parent", "p", None))
+        yield from insist(deliver.start, rt, "parent", "p", None)
         items = list(range(self.children))
         for n, event in enumerate(("Go", "Leave", "Go")):
             if self.done <= n:
-                yield from insist(lambda e=event, n=n: deliver.handle(rt, "p", e, {"items": items}, event_id=f"{n}"))
+                yield from insist(deliver.handle, rt, "p", event, {"items": items}, event_id=f"{n}")
+                yield from self.taken("p")
                 self.done = n + 1
 
     def is_over(self) -> bool:
@@ -428,10 +439,10 @@ class Control(ExecutionScenario):
 
     def send(self, rt: Runtime) -> Program[None]:
         """Send one event after the other."""
-        yield from insist(lambda: deliver.start(rt, "ledger", "x", None))
+        yield from insist(deliver.start, rt, "ledger", "x", None)
         while self.sent < self.events:
             i = self.sent
-            yield from insist(lambda: deliver.send(rt, "x", "Add", {"i": i}, event_id=f"{i}"))
+            yield from insist(deliver.send, rt, "x", "Add", {"i": i}, event_id=f"{i}")
             self.sent += 1
 
     def operate(self, rt: Runtime) -> Program[None]:
@@ -440,7 +451,7 @@ class Control(ExecutionScenario):
             yield from sleep(0.01)
         while self.moves < 4:
             move = control.resume if self.moves % 2 else control.suspend
-            yield from insist(lambda: move(rt, "x"))
+            yield from insist(move, rt, "x")
             self.moves += 1
 
     def problems(self) -> Iterable[str]:

@@ -112,7 +112,7 @@ def inspect(rt: Runtime, id: str) -> Program[Inspection]:
     ]
     for name, waiting in sorted(data.invokes.items()):
         if not waiting.task:
-            children = yield from _children(id, name, waiting)
+            children = yield from _children(found.execution, name, waiting)
             found.children.append(children)
     return found
 
@@ -150,8 +150,11 @@ def _shown_task(item: Item, now_us: int) -> ShownTask:
     )  # fmt: skip
 
 
-def _children(id: str, name: str, waiting: Invoke) -> Program[ShownChildren]:
-    ids = [child_id(id, name, waiting.stay, ordinal) for ordinal in range(min(waiting.total, CHILDREN_SHOWN))]
+def _children(execution: Execution, name: str, waiting: Invoke) -> Program[ShownChildren]:
+    ids = [
+        child_id(execution.id, name, waiting.stay, ordinal, execution.created_at_us)
+        for ordinal in range(min(waiting.total, CHILDREN_SHOWN))
+    ]
     items = yield from get_many([EXECUTIONS.key(each, STATE) for each in ids])
     children = [
         {"id": each, "status": "not started yet" if item is None else str(item.get("status"))}

@@ -11,6 +11,10 @@ import pytest
 import casework
 from tests.cli.conftest import Shell
 
+READY = casework.Machine.from_dict({
+    "id": "ready", "context": {}, "initial": "end", "states": {"end": {"type": "final", "output": 7}},
+})  # fmt: skip
+
 
 def test_an_order_is_started_sent_to_and_shown(shell: Shell) -> None:
     assert shell.run("start", "order.yaml", "--id", "o-1", "--input", '{"amount": 5}').stdout == "o-1\n"
@@ -93,6 +97,17 @@ def test_what_is_sent_to_a_terminated_execution_is_listed_as_dead(shell: Shell) 
     assert [(each["execution_id"], each["events"][0]["data"]) for each in letters] == [("o-1", {"n": 1})]
     assert "Paid" in shell.run("list", "--dead").stdout
     assert "dead      Paid" in shell.run("show", "o-1").stdout
+
+
+def test_waiting_ends_with_the_end_and_its_code_says_which(shell: Shell) -> None:
+    shell.run("start", "order.yaml", "--id", "o-1")
+    assert "open" in shell.run("wait", "o-1", "--timeout-s", "0", code=1).stderr
+    shell.run("terminate", "o-1")
+    assert "terminated" in shell.run("wait", "o-1", code=1).stderr
+    with casework.open(f"sqlite:///{shell.folder}/casework.db", machines=[READY]) as app:
+        app.start("ready", id="r-1")
+    assert shell.run("wait", "r-1").stdout == "7\n"
+    assert shell.json("wait", "r-1")["status"] == "done"
 
 
 def test_migrating_takes_the_new_definition_and_refuses_one_that_does_not_fit(shell: Shell) -> None:

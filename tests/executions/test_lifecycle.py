@@ -155,10 +155,13 @@ def test_what_cannot_be_an_id_is_refused_before_anything_is_written(face: Face, 
     face.backend.forget()
     with pytest.raises(Misuse, match="not an execution id"):
         face.start("order", id=id)
-    with pytest.raises(Misuse, match="not an execution id"):
-        face.send(id, "pay")
-    with pytest.raises(Misuse, match="not an execution id"):
-        face.handle(id, "pay")
+    for call in (face.send, face.handle):
+        with pytest.raises(Misuse, match="not an execution id"):
+            call(id, "pay")
+    for call in (face.get, face.wait, face.cancel, face.terminate, face.suspend, face.resume, face.redrive,
+                 face.migrate, face.purge, face.trace):  # fmt: skip
+        with pytest.raises(Misuse):
+            call(id)
     assert face.backend.written == []
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from casework.errors import ConditionFailed, Misuse, OutcomeUnknown
+from casework.executions.deliver import check_id
 from casework.executions.runtime import Codec, Options, Runtime
 from casework.executions.state import State
 from casework.executions.worker import Bell
@@ -52,7 +53,7 @@ class Core:
 
     def held(self, id: str) -> State | None:
         """The state that this process wrote last, if it still holds it."""
-        return self._held.get(id) if isinstance(id, str) else None
+        return self._held.get(id)
 
     def hold(self, state: State) -> None:
         """Remember a state that this process wrote and saw acknowledged."""
@@ -63,7 +64,8 @@ class Core:
                 self._held.popitem(last=False)
 
     def forget(self, id: str) -> None:
-        """Stop holding a state."""
+        """Stop holding a state. Raises Misuse when that cannot be an execution's id."""
+        check_id(id)
         with self._lock:
             self._held.pop(id, None)
 

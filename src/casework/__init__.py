@@ -78,8 +78,8 @@ _WHERE = {
     name: f"casework.errors:{name}"
     for name in (
         "AlreadyProcessed", "CaseworkError", "ConditionFailed", "Contention", "CorruptItem", "ExecutionExists",
-        "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat", "NoSuchExecution",
-        "NotJson", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed",
+        "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat",
+        "NoSuchExecution", "NotJson", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed",
         "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
     )
 }  # fmt: skip

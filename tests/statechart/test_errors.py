@@ -200,3 +200,24 @@ states:
   z: {type: final, exit: {type: assign, params: {n: {expr: context.nothing}}}}
 """).send("go")
     assert ended.snapshot.status == "failed"
+
+
+@pytest.mark.parametrize("ignores", [True, False])
+def test_an_eventless_guard_that_fails_says_so_once_and_does_not_go_round(ignores: bool) -> None:
+    text = "id: m\ninitial: a\nstates:\n  a: {always: {target: b, guard: {expr: context.x}}, on: {go: {}}}\n  b: {}\n"
+    one = Chart(text + ("ignore_errors: true\n" if ignores else "on: {error.execution: {}}\n"))
+    assert one.snapshot.status == "running" and one.states == ["a"]
+    assert one.send("go").states == ["a"]
+
+
+def test_params_of_a_function_may_ask_which_states_are_active() -> None:
+    one = Chart("""
+id: m
+initial: a
+context: {}
+states:
+  a: {on: {go: b}, exit: {type: note, params: {old: {expr: "In('a')"}}}}
+  b: {entry: {type: note, params: {new: {expr: "In('a')"}}}}
+""")
+    one.machine.action(name="note")(lambda context, event, **params: params)
+    assert one.send("go").context == {"old": True, "new": False}

@@ -121,6 +121,8 @@ def test_json_is_read_as_well() -> None:
         ("{initial: '#m.b', states: {x: {}}}", "the initial state '#m.b' is not inside 'a'"),
         ("{type: history, on: {go: b}}", "a history state has no 'on'"),
         ("{type: history, target: b, history: deeep}", "unknown history 'deeep' (shallow or deep)"),
+        ("{initial: h, states: {h: {type: history}, x: {}}}", "the history state is where its parent begins"),
+        ("{type: parallel, states: {h: {type: history}}}", "there are history states only"),
         ("{type: fnal}", "unknown type 'fnal' (did you mean 'final'?)"),
         ("{id: m}", "the id 'm' is taken by the machine"),
         ("[]", "order.yaml:4: states.a: a state is a mapping, not []"),
@@ -176,4 +178,19 @@ states:
   a: {{on: {{go: "{target}"}}}}
   b: {{id: b, initial: c, states: {{c: {{id: other}}}}}}
 """
-    Machine.from_yaml(text)
+    (transition,) = Machine.from_yaml(text).state("a").transitions
+    assert transition.targets[0].path in ("b", "b.c")
+
+
+def test_json_keeps_its_own_rules() -> None:
+    text = '{\n\t"id": "m",\n\t"initial": "a",\n\t"states": {"a": {"description": "\\ud83d\\ude00"}}}'
+    assert Machine.from_yaml(text).state("a").description == "\U0001f600"
+    for wrong in ('{"id": "m", "id": "n"}', '{"id": NaN}'):
+        with pytest.raises(InvalidMachine, match=r"stands twice|NaN is not a number"):
+            Machine.from_yaml(wrong)
+
+
+@pytest.mark.parametrize("name", ["a/b", "#a", " a", "a.", "x" * 101, "a\nb", ""])
+def test_names_that_would_be_ambiguous_are_refused(name: str) -> None:
+    with pytest.raises(InvalidMachine, match=r"cannot name a machine|has no name"):
+        Machine.from_dict({"id": name, "initial": "a", "states": {"a": {}}})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from casework.errors import InvalidMachine, Misuse, UnknownEvent
-from casework.statechart import Event, Machine, canonical_json, start, step
+from casework.statechart import Event, Machine, awaited_events, canonical_json, misfits, start, step
 
 TEXT = """
 id: order
@@ -160,3 +160,32 @@ def test_a_state_is_found_by_its_path() -> None:
     assert order().state("a").invokes[0].src == "charge_card"
     with pytest.raises(Misuse, match="has no state 'z'"):
         order().state("z")
+
+
+def test_what_a_snapshot_lacks_for_another_definition_is_listed() -> None:
+    old = Machine.from_yaml("""
+id: m
+initial: a
+states:
+  a: {initial: x, after: {1s: b}, states: {h: {type: history}, x: {}}, on: {go: b}}
+  b: {on: {back: a.h}}
+""")
+    snapshot = start(old, None, 0).snapshot
+    assert misfits(old, snapshot) == []
+    left = step(old, snapshot, Event("go"), 0).snapshot
+    assert left.history == {"a.h": ["a.x"]}
+    new = Machine.from_yaml("id: m\ninitial: a\nstates: {a: {initial: x, states: {x: {}}}, b: {invoke: {src: t}}}")
+    assert misfits(new, snapshot) == ["state 'a' has a running timer or task, and none here"]
+    assert misfits(new, left) == [
+        "history of 'a.h': no state 'a.h'", "state 'b' has a timer or task here, and none was started"
+    ]  # fmt: skip
+    (wrong,) = misfits(Machine.from_yaml("id: m\ninitial: z\nstates: {z: {}}"), snapshot)
+    assert "has no state 'a.x'" in wrong
+
+
+def test_the_awaited_events_are_those_of_the_active_states() -> None:
+    machine = order()
+    snapshot = start(machine, None, 0).snapshot
+    assert awaited_events(machine, snapshot) == ("add_item", "pay.*")
+    snapshot.status = "failed"
+    assert awaited_events(machine, snapshot) == ()

@@ -203,3 +203,18 @@ states:
 """)
     event: Any = timer_event("after:0:a", 1)
     assert not chart.send(event).last.taken and chart.states == ["a"]
+
+
+def test_the_machine_itself_may_have_timers_and_tasks() -> None:
+    chart = Chart("""
+id: m
+initial: a
+after: {1h: .late}
+invoke: {src: watch, onDone: .seen}
+states: {a: {on: {go: z}}, late: {}, seen: {}, z: {type: final}}
+""")
+    assert chart.effects == [ArmTimer("after:0:", 1, 3_600_000_000), StartTask("m", "", 1, "watch", {}, {})]
+    first = Chart(chart.machine)
+    assert first.send(timer_event("after:0:", 1)).states == ["late"] and first.snapshot.stays == {"": 1}
+    assert first.send(done_invoke("m", 1)).states == ["seen"]
+    assert chart.send("go").effects == [CancelTimer("after:0:", 1), StopInvoke("m", 1)]

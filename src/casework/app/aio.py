@@ -52,6 +52,7 @@ class AsyncApp:
     send = _driven(operations.send)
     handle = _driven(operations.handle)
     get = _driven(operations.get)
+    inspect = _driven(operations.inspect)
     wait = _driven(operations.wait)
     list = _driven(operations.list_executions)
     dead_letters = _driven(operations.dead_letters)

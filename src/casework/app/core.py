@@ -51,7 +51,7 @@ class Core:
         for machine in machines:
             machine.knows_machines(names)
 
-    def held(self, id: str) -> State | None:
+    def held(self, id: Any) -> State | None:
         """The state that this process wrote last, if it still holds it."""
         return self._held.get(id)
 

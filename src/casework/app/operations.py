@@ -9,7 +9,7 @@ from typing import Any
 
 from casework.app.core import Core
 from casework.errors import Misuse, WaitTimeout
-from casework.executions import control, deliver, listing, tasks
+from casework.executions import control, deliver, inspection, listing, tasks
 from casework.executions.deliver import Execution
 from casework.executions.trace import read_trace
 from casework.kernel.programs import Program, now, sleep
@@ -84,6 +84,14 @@ def handle(
 def get(core: Core, id: str) -> Program[Execution]:
     """The execution as it is now. Raises NoSuchExecution."""
     return (yield from deliver.load(core.rt, id))
+
+
+def inspect(core: Core, id: str) -> Program[inspection.Inspection]:
+    """The execution with all that it waits for: tasks, timers, messages, children, dead letters; and why it is parked.
+
+    Raises NoSuchExecution.
+    """
+    return (yield from inspection.inspect(core.rt, id))
 
 
 def wait(core: Core, id: str, *, timeout_s: float | None = None) -> Program[Execution]:

@@ -55,6 +55,7 @@ class App:
     send = _driven(operations.send)
     handle = _driven(operations.handle)
     get = _driven(operations.get)
+    inspect = _driven(operations.inspect)
     wait = _driven(operations.wait)
     list = _driven(operations.list_executions)
     dead_letters = _driven(operations.dead_letters)
@@ -126,6 +127,13 @@ class WorkerThread:
             await run_async(work(self.worker), threaded, handle=None, step_limit=None)
         finally:
             await threaded.close()
+
+    def run(self) -> None:
+        """Carry the worker in the calling thread until ``worker.stop`` is set, instead of in a ``with`` block.
+
+        ``worker.stop.set()`` may be called from a signal handler.
+        """
+        asyncio.run(self._work())
 
     def __enter__(self) -> Worker:
         self._thread.start()

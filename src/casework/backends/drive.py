@@ -7,7 +7,9 @@ the program at its yield, ``BaseException`` too, and the driver goes on driving:
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -38,6 +40,7 @@ STEP_LIMIT = 1_000_000
 
 READS = frozenset((Get, GetMany, Query))
 WRITES = frozenset((Write, Transact))
+_GROUPED_READS = READS | {All}
 
 
 def run(program: Program[T], backend: Backend) -> T:
@@ -57,7 +60,7 @@ def run(program: Program[T], backend: Backend) -> T:
             answer = perform(effect, backend)
         except BaseException as raised:
             error = raised
-    program.close()
+    stop_program(program)
     raise StepLimit(f"a program took more than {STEP_LIMIT:,} steps and was stopped: {program!r}")
 
 
@@ -96,7 +99,7 @@ def call_function(effect: Call) -> Any:
 class _Runner:
     """One program of a group: where it stands, and what it is to be sent next."""
 
-    __slots__ = ("answer", "effect", "error", "outcome", "program", "steps")
+    __slots__ = ("answer", "effect", "error", "outcome", "program", "sleep_s", "steps")
 
     def __init__(self, program: Program[Any]) -> None:
         self.program = program
@@ -105,6 +108,7 @@ class _Runner:
         self.effect: Any = None
         self.outcome: Outcome[Any] | None = None
         self.steps = 0
+        self.sleep_s = 0.0
 
     def advance(self, backend: Backend) -> None:
         """Step to the next effect of the store, sleep or call; answer the quick ones on the way."""
@@ -116,22 +120,28 @@ class _Runner:
                 self.steps += 1
                 effect = program.send(answer) if error is None else program.throw(error)
                 kind = type(effect)
+                if self.steps > STEP_LIMIT:
+                    stop_program(program)
+                    raise StepLimit(f"a program took more than {STEP_LIMIT:,} steps and was stopped: {program!r}")
                 if kind is Now:
                     answer, error = backend.now(), None
                 elif kind is Token:
                     answer, error = backend.token(), None
-                elif self.steps > STEP_LIMIT:
-                    program.close()
-                    raise StepLimit(f"a program took more than {STEP_LIMIT:,} steps and was stopped: {program!r}")
                 else:
                     self.effect = effect
+                    if kind is Sleep:
+                        self.sleep_s = effect.seconds  # type: ignore[attr-defined]
                     return
         except StopIteration as stop:
             self.outcome = Outcome(stop.value)
         except BaseException as raised:
             self.outcome = Outcome(error=raised)
-            if not isinstance(raised, Exception):
-                raise
+
+
+def stop_program(program: Program[Any]) -> None:
+    """Close a program that will not be driven on; one that yields in answer is left alone."""
+    with contextlib.suppress(RuntimeError):
+        program.close()
 
 
 def run_many(programs: Sequence[Program[Any]], backend: Backend) -> list[Outcome[Any]]:
@@ -139,52 +149,111 @@ def run_many(programs: Sequence[Program[Any]], backend: Backend) -> list[Outcome
 
     Programs that read are served before any that writes, so that a group's writes share one commit. A user's function
     runs when no read or write is waiting: a slow one delays nobody's commit.
+
+    An interrupt (KeyboardInterrupt, SystemExit) is thrown into every program that has not ended; the group is driven
+    on, so that each may still yield a release, and then the interrupt is raised.
     """
     runners = [_Runner(program) for program in programs]
+    interrupt: BaseException | None = None
     try:
-        _advance_all(runners, backend)
-        waiting = [runner for runner in runners if runner.outcome is None]
-        while waiting:
-            chosen, carry_out = _choose(waiting)
-            carry_out(chosen, backend)
-            _advance_all(chosen, backend)
+        moving = waiting = runners
+        while True:
+            for runner in moving:
+                runner.advance(backend)
             waiting = [runner for runner in waiting if runner.outcome is None]
+            if interrupt is None:
+                interrupt = _interrupt_of(moving)
+                if interrupt is not None:
+                    moving = _throw(interrupt, waiting)
+                    continue
+            if not waiting:
+                break
+            moving, carry_out = _choose(waiting)
+            try:
+                carry_out(moving, waiting, backend)
+            except Exception as raised:
+                _throw(raised, moving)
+            except BaseException as raised:
+                moving = _throw(raised, waiting if interrupt is None else moving)
+                interrupt = interrupt or raised
     except BaseException:
         for runner in runners:
             if runner.outcome is None:
-                runner.program.close()
+                stop_program(runner.program)
         raise
+    if interrupt is not None:
+        raise interrupt
     return [runner.outcome for runner in runners]  # type: ignore[misc]
 
 
-def _advance_all(runners: Sequence[_Runner], backend: Backend) -> None:
+def _interrupt_of(runners: Sequence[_Runner]) -> BaseException | None:
     for runner in runners:
-        runner.advance(backend)
+        outcome = runner.outcome
+        if outcome is not None and outcome.error is not None and not isinstance(outcome.error, Exception):
+            return outcome.error
+    return None
 
 
-def _choose(waiting: list[_Runner]) -> tuple[list[_Runner], Callable[[list[_Runner], Backend], None]]:
-    """Who goes next: readers, else writers, else one of the others (those who sleep last)."""
-    readers = [runner for runner in waiting if type(runner.effect) in READS]
+def _throw(error: BaseException, runners: list[_Runner]) -> list[_Runner]:
+    for runner in runners:
+        runner.answer, runner.error = None, error
+    return runners
+
+
+_CarryOut = Callable[[list[_Runner], list[_Runner], Backend], None]
+
+
+def _choose(waiting: list[_Runner]) -> tuple[list[_Runner], _CarryOut]:
+    """Who goes next: readers, else writers, else one of the others, else those whose sleep ends first."""
+    readers = [runner for runner in waiting if type(runner.effect) in _GROUPED_READS]
     if readers:
-        return readers, _carry_out_together
+        return readers, _carry_out_reads
     writers = [runner for runner in waiting if type(runner.effect) in WRITES]
     if writers:
-        return writers, _carry_out_together
+        return writers, _carry_out_writes
     for runner in waiting:
         if type(runner.effect) is not Sleep:
             return [runner], _carry_out_alone
-    return [min(waiting, key=lambda runner: runner.effect.seconds)], _carry_out_alone
+    first_s = min(runner.sleep_s for runner in waiting)
+    return [runner for runner in waiting if runner.sleep_s == first_s], _carry_out_sleep
 
 
-def _carry_out_together(runners: list[_Runner], backend: Backend) -> None:
+def _carry_out_writes(runners: list[_Runner], waiting: list[_Runner], backend: Backend) -> None:
     outcomes = backend.execute_many([runner.effect for runner in runners])
     for runner, outcome in zip(runners, outcomes, strict=True):
         runner.answer, runner.error = outcome.value, outcome.error
 
 
-def _carry_out_alone(runners: list[_Runner], backend: Backend) -> None:
+def _carry_out_reads(runners: list[_Runner], waiting: list[_Runner], backend: Backend) -> None:
+    """As the writes, with the reads of each ``All`` among those of the others."""
+    if not any(type(runner.effect) is All for runner in runners):
+        return _carry_out_writes(runners, waiting, backend)
+    effects: list[Any] = []
+    for runner in runners:
+        effects += runner.effect.reads if type(runner.effect) is All else (runner.effect,)
+    outcomes = iter(backend.execute_many(effects))
+    for runner in runners:
+        if type(runner.effect) is All:
+            several = list(itertools.islice(outcomes, len(runner.effect.reads)))
+            runner.error = next((outcome.error for outcome in several if outcome.error is not None), None)
+            runner.answer = None if runner.error is not None else [outcome.value for outcome in several]
+        else:
+            outcome = next(outcomes)
+            runner.answer, runner.error = outcome.value, outcome.error
+    return None
+
+
+def _carry_out_alone(runners: list[_Runner], waiting: list[_Runner], backend: Backend) -> None:
     for runner in runners:
         try:
             runner.answer = perform(runner.effect, backend)
         except BaseException as raised:
             runner.error = raised
+
+
+def _carry_out_sleep(runners: list[_Runner], waiting: list[_Runner], backend: Backend) -> None:
+    """Only sleepers are left: let the shortest sleep pass, for all of them."""
+    passed_s = runners[0].sleep_s
+    backend.sleep(passed_s)
+    for runner in waiting:
+        runner.sleep_s -= passed_s

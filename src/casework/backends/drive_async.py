@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from casework.backends.drive import READS, STEP_LIMIT, WRITES, run_many
+from casework.backends.drive import READS, STEP_LIMIT, WRITES, run_many, stop_program
 from casework.backends.port import AsyncBackend
 from casework.backends.threaded import ThreadedBackend
 from casework.errors import Misuse, StepLimit
@@ -74,7 +74,7 @@ async def run_async(
                 error = Cancelled() if handle is not None and handle.cancel_requested else raised
             except BaseException as raised:
                 error = raised
-        program.close()
+        stop_program(program)
         raise StepLimit(f"a program took more than {step_limit:,} steps and was stopped: {program!r}")
     finally:
         await _cancel_all(children)

@@ -19,7 +19,7 @@ from casework.errors import (
     Misuse,
     OutcomeUnknown,
 )
-from casework.executions.change import Change
+from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.mailbox import MAIL_END, Mail, Message, dead_letter, message_of
 from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition
 from casework.executions.spill import drain, fits, spill_writes
@@ -252,7 +252,7 @@ def _bury(rt: Runtime, state: State, messages: Sequence[Message], moment: Instan
     writes: list[AnyWrite] = []
     for message in messages[:45]:
         writes.append(Delete(message.key, present()))
-        lost = [mail for mail in message.mails if mail.kind in ("", "given")]
+        lost = [mail for mail in message.mails if _is_lost(mail, state)]
         if lost:
             n = str(message.key.sort)[2:].replace("/", "-")
             reason = f"the execution had ended: {state.status}"
@@ -260,6 +260,13 @@ def _bury(rt: Runtime, state: State, messages: Sequence[Message], moment: Instan
     if writes:
         yield from transact(writes)
     return Advanced(state, has_more=has_next or len(messages) > 45)
+
+
+def _is_lost(mail: Mail, state: State) -> bool:
+    """Whether a mail that nobody takes any more is worth keeping: a repeat of an event that was taken is not."""
+    if mail.kind == "given":
+        return not is_recent(state.recent_ids, id_hash(mail.id))
+    return mail.kind == ""
 
 
 def _set_aside(state: State, items: Sequence[Item]) -> Program[Advanced]:

@@ -158,9 +158,9 @@ class Change:
         elif mail.kind == "given":
             digest = id_hash(mail.id)
             if digest in self.given or is_recent(self.state.recent_ids, digest):
-                return False
+                return self._note_duplicate(mail)
             if known and mark_sort(mail.id) in known:
-                return False
+                return self._note_duplicate(mail)
             self.given.append(digest)
             if self.rt.options.dedupe_window_s:
                 self.marks.append(mail.id)
@@ -172,6 +172,15 @@ class Change:
         elif mail.kind == "cancel":
             self.end("cancelled", {"message": "cancelled", "type": "Cancelled", "where": mail.source})
         return True
+
+    def _note_duplicate(self, mail: Mail) -> bool:
+        self._note({"event": mail.type, "id": mail.id, "duplicate": True})
+        return False
+
+    def _note(self, what: dict[str, Any]) -> None:
+        """Put something into the trace that was taken without a step of the chart."""
+        if self.rt.options.trace_max:
+            self.events.append(what)
 
     def _take_result(self, mail: Mail) -> None:
         waiting = self.data.invokes.get(mail.invoke)
@@ -188,6 +197,7 @@ class Change:
             return  # of an execution that had this id before, and was purged
         verdict = joins.count(waiting, mail)
         if verdict is None:
+            self._note({"event": f"report of {mail.source}", "counted": waiting.done, "of": waiting.need})
             return
         del self.data.invokes[mail.invoke]
         self._cancel_children(mail.invoke, waiting)
@@ -412,7 +422,7 @@ class Change:
         with_it += self._checks(with_it)
         with_it += [Delete(key) for key in self.removed]
         with_it += [self._mark(event_id) for event_id in self.marks]
-        if self.events:
+        if self.rt.options.trace_max:  # every commit, so that a version without an entry shows a fault
             with_it += trace_writes(new, self.events, self.now_us, self.rt.options.trace_max)
         caused: list[AnyWrite] = [*self.tasks.values(), *messages]
         caused += [start.put(self.rt, self.now_us) for start in self.starts]

@@ -146,9 +146,9 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
     check_json(input, "input")
     yield from store_definition(rt, machine)
     digest = input_digest(input)
-    moment = yield from now()
     lost = 0
     while True:
+        moment = yield from now()
         change = _first_change(rt, machine, id, digest, moment)
         yield from _take(change, change.begin, input)
         try:
@@ -285,29 +285,13 @@ def handle(
         held = None  # somebody may have resumed it or driven it again
     while lost < 3:
         state = held if held is not None else (yield from read_state(id))
-        if state.spill:
-            state = yield from drain(rt, state)
-        machine = yield from _machine_here(rt, state)
-        check_event(machine, event_type)
-        moment = yield from now()
-        if not _takes_events(state):
-            yield from put_mail(rt, id, event_type, data, own_id, moment, priority)
-            return _answer(rt, state, is_taken=False), None
-        change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment, held=held is not None)
-        change.marks_stale = marked.stale
-        is_new = yield from _take(change, _take_in_line, change, mail, marked.known)
-        if not is_new:
-            state = state if held is None else (yield from read_state(id))
-            # An id that was made up here can only have been taken by an earlier round, whose answer was lost.
-            is_own = event_id is None
-            return _answer(rt, state, is_duplicate=not is_own, is_taken=is_own), None
-        if event_id is None:
-            change.marks.clear()
         try:
-            new = yield from commit(rt, change, state.unchanged())
-            return _answer(rt, new, is_taken=change.taken), new
+            if state.spill:
+                state = yield from drain(rt, state)
+            is_held, is_own = held is not None, event_id is None
+            return (yield from _in_line(rt, state, mail, marked, priority, is_held=is_held, is_own=is_own))
         except ConditionFailed as refused:
-            marked = look_at_marks(refused, marked, moment)
+            marked = look_at_marks(refused, marked, (yield from now()))
         except (Contention, OutcomeUnknown):
             pass
         if held is None:
@@ -322,6 +306,32 @@ def handle(
 
 def _takes_events(state: State) -> bool:
     return not state.ended and state.status not in ("suspended", "purging")
+
+
+def _in_line(
+    rt: Runtime, state: State, mail: Mail, marked: Marked, priority: int, *, is_held: bool, is_own: bool
+) -> Program[tuple[Execution, State | None]]:
+    """One attempt at processing an event in line; the store's refusals are for the caller.
+
+    ``is_own`` says that the event's id was made up here: it needs no mark, and can only have been taken by an earlier
+    attempt whose answer was lost.
+    """
+    machine = yield from _machine_here(rt, state)
+    check_event(machine, mail.type)
+    moment = yield from now()
+    if not _takes_events(state):
+        yield from put_mail(rt, state.id, mail.type, mail.data, mail.id, moment, priority)
+        return _answer(rt, state, is_taken=False), None
+    change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment, held=is_held)
+    change.marks_stale = marked.stale
+    is_new = yield from _take(change, _take_in_line, change, mail, marked.known)
+    if not is_new:
+        state = (yield from read_state(state.id)) if is_held else state
+        return _answer(rt, state, is_duplicate=not is_own, is_taken=is_own), None
+    if is_own:
+        change.marks.clear()
+    new = yield from commit(rt, change, state.unchanged())
+    return _answer(rt, new, is_taken=change.taken), new
 
 
 def _take_in_line(change: Change, mail: Mail, marks: frozenset[str]) -> bool:

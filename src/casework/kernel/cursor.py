@@ -33,8 +33,14 @@ def read_cursor(query: Query) -> Position | None:
     try:
         padded = query.after + "=" * (-len(query.after) % 4)
         binding, sort, partition, own = msgspec.json.decode(base64.urlsafe_b64decode(padded.encode()))
+        if type(partition) is not str or not all(_can_be_sort(value) for value in (sort, own)):
+            raise ValueError
     except (binascii.Error, msgspec.DecodeError, ValueError, TypeError):
         raise Misuse(f"{query.after!r:.80} is not a cursor; pass the one that a page handed back, unchanged") from None
     if binding != _binding(query):
         raise Misuse("this cursor belongs to another query; use it with the filters it was made with, or start again")
     return sort, partition, own
+
+
+def _can_be_sort(value: object) -> bool:
+    return value is None or type(value) is str or (type(value) is int and -(2**63) <= value < 2**63)

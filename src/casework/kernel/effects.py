@@ -156,7 +156,7 @@ class Outcome(msgspec.Struct, Generic[T]):
 
 
 class Spawn(Effect, frozen=True, gc=True):
-    """Start a program beside this one; answers a :class:`Handle`. It is cancelled when the program that spawned it ends."""
+    """Start a program beside this one; answers a :class:`Handle`. It is cancelled when its spawner ends."""
 
     program: Any
     name: str = ""

@@ -126,7 +126,7 @@ AnyWrite = Put | Update | Delete | Check
 
 
 def apply_write(write: AnyWrite, before: Mapping[str, Scalar] | None) -> Item | None:
-    """The item after ``write``, given the item before it (None: absent). The reference meaning, without the condition."""
+    """The item after ``write``, given the item before it (None: absent). The reference meaning, conditions apart."""
     if type(write) is Put:
         return dict(write.item)
     if type(write) is Update:

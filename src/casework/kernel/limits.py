@@ -15,8 +15,11 @@ from casework.kernel.conditions import AllOf, AnyOf, Compares, Condition, Equals
 from casework.kernel.effects import Query
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Table, Update
 
-MAX_ITEM_BYTES = 400 * 1024
-MAX_TRANSACTION_BYTES = 4 * 1024 * 1024
+OWN_BYTES = 32
+"""Kept back in each item for what a store adds of its own (a writer's nonce), so that the limit is the same on all."""
+
+MAX_ITEM_BYTES = 400 * 1024 - OWN_BYTES
+MAX_TRANSACTION_BYTES = 4 * 1024 * 1024 - 100 * OWN_BYTES
 MAX_TRANSACTION_WRITES = 100
 MAX_PARTITION_BYTES = 2048
 MAX_SORT_BYTES = 1024
@@ -241,7 +244,7 @@ def checked_keys(writes: Sequence[AnyWrite]) -> tuple[list[Key], int]:
 
 def check_query(query: Query) -> None:
     """Misuse when a query cannot work: its limit, its key, its bounds, or its index."""
-    if query.limit is not None and query.limit < 1:
+    if query.limit is not None and (type(query.limit) is not int or query.limit < 1):
         raise Misuse(f"{query.table.name}: limit is {query.limit}; it must be at least 1")
     sort_type = query.table.sort_type
     if query.index is not None:
@@ -255,7 +258,10 @@ def check_query(query: Query) -> None:
     for bound in (query.low, query.high):
         if bound is not None and (type(bound) is not expected or bound == ""):
             raise Misuse(f"{query.table.name}: {bound!r:.60} is no bound for a sort key of type {sort_type}")
+        if bound is not None:
+            check_value(bound, f"{query.table.name}: a bound")
     if query.low is not None and query.high is not None and query.low > query.high:  # type: ignore[operator]
         raise Misuse(f"{query.table.name}: the low bound {query.low!r} is above the high bound {query.high!r}")
     if type(query.partition) is not str or not query.partition:
         raise Misuse(f"{query.table.name}: {query.partition!r:.60} is not a partition; it must be a non-empty string")
+    check_value(query.partition, query.table.name, query.table.partition)

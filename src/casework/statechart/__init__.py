@@ -24,7 +24,7 @@ from casework.statechart.snapshot import (
     error_invoke,
     timer_event,
 )
-from casework.statechart.step import MAX_MICROSTEPS, active_names, rearm, start, step, tags_of
+from casework.statechart.step import MAX_MICROSTEPS, active_names, awaited_events, misfits, rearm, start, step, tags_of
 
 __all__ = [
     "MAX_MICROSTEPS",
@@ -45,11 +45,13 @@ __all__ = [
     "StopInvoke",
     "UnboundFunction",
     "active_names",
+    "awaited_events",
     "canonical_json",
     "check_json",
     "checked_copy",
     "done_invoke",
     "error_invoke",
+    "misfits",
     "rearm",
     "start",
     "step",

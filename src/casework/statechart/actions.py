@@ -14,7 +14,7 @@ from casework.errors import InvalidMachine, NotJson
 from casework.statechart.durations import delay_us
 from casework.statechart.expressions import Template, compile_template, has_expression
 from casework.statechart.jsonable import INT_MAX, INT_MIN, checked_copy, copy_json
-from casework.statechart.nodes import Block, Guard, Op, Run
+from casework.statechart.nodes import Block, Guard, Run
 from casework.statechart.snapshot import CancelSend, Event, Log, Send
 
 
@@ -50,13 +50,14 @@ class Registries:
         self.guards: dict[str, Callable[..., Any]] = {}
 
 
-def raise_error(run: Run, error: Exception, where: str) -> None:
-    """Put ``error.execution`` into the internal queue."""
+def raise_error(run: Run, error: Exception, where: str, once: bool = False) -> None:
+    """Put ``error.execution`` into the internal queue; with ``once``, unless the same was put there in this step."""
     message = str(error)
     if isinstance(error, KeyError) and error.args:
         message = f"there is no key {error.args[0]!r}"
     data = {"message": message[:1000], "type": type(error).__name__, "where": where}
-    run.queue.append(Event("error.execution", data))
+    if not once or all(event.data != data for event in run.queue):
+        run.queue.append(Event("error.execution", data))
 
 
 def compile_block(actions: list[dict[str, Any]], where: str, registries: Registries) -> Block | None:
@@ -103,7 +104,7 @@ def compile_guard(guard: dict[str, Any] | None, where: str, registries: Registri
         def test(run: Run) -> Any:
             return evaluate(run.context, run.data, run.event, run.active)
     else:
-        call = _caller(guard, registries.guards, "guard")
+        call, asks = _caller(guard, registries.guards, "guard")
 
         def test(run: Run) -> Any:
             return call(run)
@@ -114,7 +115,8 @@ def compile_guard(guard: dict[str, Any] | None, where: str, registries: Registri
         except UnboundFunction:
             raise
         except Exception as error:  # noqa: BLE001 - it belongs to the chart
-            raise_error(run, error, where)
+            # Once a macrostep: an eventless guard is asked again after every internal event, its own error included.
+            raise_error(run, error, where, once=True)
             return False
 
     return safe, asks
@@ -132,7 +134,7 @@ def evaluate(run: Run, template: Template, where: str, *extra: Any) -> Any:
 def _compile(action: dict[str, Any], where: str, registries: Registries) -> Block:
     kind = action["type"]
     if kind == "call":
-        return Block(_named(action, registries), False)
+        return _named(action, registries)
     params = action["params"]
     if kind == "assign":
         return _assign(params)
@@ -145,7 +147,9 @@ def _compile(action: dict[str, Any], where: str, registries: Registries) -> Bloc
     return _BUILT_INS[kind](params)
 
 
-def _caller(call: dict[str, Any], registry: dict[str, Callable[..., Any]], kind: str) -> Callable[[Run], Any]:
+def _caller(
+    call: dict[str, Any], registry: dict[str, Callable[..., Any]], kind: str
+) -> tuple[Callable[[Run], Any], bool]:
     name = call["name"]
     params = compile_template(call["params"]) if call.get("params") else None
 
@@ -158,11 +162,11 @@ def _caller(call: dict[str, Any], registry: dict[str, Callable[..., Any]], kind:
             return function(copy_json(run.context), event)
         return function(copy_json(run.context), event, **evaluate(run, params, "params"))
 
-    return run_it
+    return run_it, params is not None and params.asks_active
 
 
-def _named(action: dict[str, Any], registries: Registries) -> Op:
-    call = _caller(action, registries.actions, "action")
+def _named(action: dict[str, Any], registries: Registries) -> Block:
+    call, asks = _caller(action, registries.actions, "action")
     name = action["name"]
 
     def op(run: Run) -> None:
@@ -175,7 +179,7 @@ def _named(action: dict[str, Any], registries: Registries) -> Op:
             raise TypeError(f"action {name!r} returned {type(change).__name__}, not a mapping of changes or None")
         run.context = {**run.context, **checked_copy(dict(change), f"result of {name}")}
 
-    return op
+    return Block(op, asks)
 
 
 def _checked(value: Any, key: str) -> Any:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from casework.errors import InvalidMachine
 from casework.statechart.compile import Tables
-from casework.statechart.load.source import suggestion
 from casework.statechart.names import Names
 from casework.statechart.nodes import StateNode, Transition
+from casework.statechart.suggestions import suggestion
 
 
 class Checked(Protocol):

@@ -12,9 +12,10 @@ Import :func:`compile_template`, :func:`find_problem` and :class:`Template` from
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from casework.statechart.suggestions import suggestion
 
 MAX_LENGTH = 4_000
 """Longest expression, in characters."""
@@ -134,9 +135,7 @@ class _Rebuild(ast.NodeTransformer):
             return _name(name)
         if name in FUNCTIONS or name == "In":
             raise ExpressionError(f"{name} is a function: call it, as in {name}(...)")
-        close = difflib.get_close_matches(name, [*self.names, *FUNCTIONS, "In"], 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(self.names))}"
-        raise ExpressionError(f"unknown name {name!r} ({hint})")
+        raise ExpressionError(f"unknown name {name!r} ({suggestion(name, [*self.names, *FUNCTIONS, 'In'])})")
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if node.attr.startswith("_"):
@@ -190,9 +189,7 @@ class _Rebuild(ast.NodeTransformer):
         if name == "In":
             return self._in(node)
         if name not in FUNCTIONS:
-            close = difflib.get_close_matches(name, FUNCTIONS, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(FUNCTIONS)}"
-            raise ExpressionError(f"unknown function {name!r} ({hint})")
+            raise ExpressionError(f"unknown function {name!r} ({suggestion(name, FUNCTIONS)})")
         if len(node.args) > _MAX_ARGUMENTS.get(name, 100):
             raise ExpressionError(f"{name}() takes at most {_MAX_ARGUMENTS[name]} arguments")
         for keyword in node.keywords:

@@ -7,7 +7,6 @@ that began with an older definition run on ``machine.rebound(definition)``: the 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,9 +17,13 @@ from casework.statechart.actions import Registries, UnboundFunction
 from casework.statechart.check import Problem, check_machine
 from casework.statechart.compile import Tables
 from casework.statechart.load.normalise import FORMAT, is_normalised, normalise
-from casework.statechart.load.source import Problems, suggestion
+from casework.statechart.load.source import Problems
 from casework.statechart.names import Names, names_in
 from casework.statechart.nodes import Invoke, StateNode
+from casework.statechart.suggestions import suggestion
+
+_SUSPENDS = 0x20 | 0x80 | 0x200
+"""Code flags of generators, coroutines and async generators (``inspect`` has names for them, and is slow to import)."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,13 +78,24 @@ class Machine:
     @classmethod
     def from_scxml(cls, text: str, *, source: str = "machine") -> Self:
         """The machine in an SCXML document (see ``load.scxml`` for what is supported)."""
+        first, *inline = cls.all_from_scxml(text, source=source)
+        if inline:
+            names = ", ".join(machine.name for machine in inline)
+            raise InvalidMachine([f"{source}: the document holds others ({names}; use Machine.all_from_scxml)"])
+        return first
+
+    @classmethod
+    def all_from_scxml(cls, text: str, *, source: str = "machine") -> list[Self]:
+        """The machine in an SCXML document, then one for each document that it invokes inline."""
         from casework.statechart.load.scxml import parse
 
-        return cls._from_raw(parse(text, source), Problems(source))
+        return [cls._from_raw(raw, Problems(source)) for raw in parse(text, source)]
 
     @classmethod
     def from_dict(cls, definition: Mapping[str, Any], *, source: str = "machine") -> Self:
         """The machine in a mapping: the authoring format, or a normalised definition as a store keeps it."""
+        if not isinstance(definition, Mapping):
+            raise InvalidMachine([f"{source}: a machine is a mapping, not {type(definition).__name__}"])
         raw = dict(definition)
         if is_normalised(raw):
             if raw["format"] != FORMAT:
@@ -165,7 +179,8 @@ class Machine:
         known = {"task": self.names.tasks, "action": self.names.actions, "guard": self.names.guards}[kind]
         if base.partition("@")[0] not in {each.partition("@")[0] for each in known}:
             raise Misuse(f"machine {self.name!r} names no {kind} {base!r} ({suggestion(base, known)})")
-        if kind != "task" and (inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)):
+        flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+        if kind != "task" and flags & _SUSPENDS:
             raise Misuse(f"{kind} {base!r} is async or a generator; {kind}s are plain functions (a task may be async)")
         registry: dict[str, Any] = getattr(self._registries, kind + "s")
         if registry.get(key, function) is not function:

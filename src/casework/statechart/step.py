@@ -124,6 +124,38 @@ def active_names(machine: Machine, snapshot: Snapshot) -> frozenset[str]:
     return _find(machine, snapshot.configuration).names
 
 
+def awaited_events(machine: Machine, snapshot: Snapshot) -> tuple[str, ...]:
+    """The event descriptors that some active state mentions, sorted; guards are not asked."""
+    active = _find(machine, snapshot.configuration).active
+    found = {name for state in active for each in state.transitions if not each.exact for name in each.descriptors}
+    return tuple(sorted(found)) if snapshot.status == "running" else ()
+
+
+def misfits(machine: Machine, snapshot: Snapshot) -> list[str]:
+    """Why a snapshot of another definition cannot go on with this machine; empty when it can (migration).
+
+    The configuration must be legal here, recorded history must name states of this machine, and every stay must be of
+    a state that still has timers or invocations. What is armed or running already keeps its old delay and input.
+    """
+    try:
+        configuration = _find(machine, snapshot.configuration)
+    except Misuse as error:
+        return [str(error)]
+    found = []
+    for path, restored in snapshot.history.items():
+        unknown = [each for each in (path, *restored) if each not in machine.tables.by_path]
+        if unknown:
+            found.append(f"history of {path!r}: no state {', '.join(map(repr, unknown))}")
+        elif machine.tables.by_path[path].kind != "history":
+            found.append(f"history of {path!r}: it is no history state")
+    with_stay = {state.path for state in configuration.active if state.has_stay}
+    found += [f"state {path!r} has a running timer or task, and none here" for path in set(snapshot.stays) - with_stay]
+    found += [
+        f"state {path!r} has a timer or task here, and none was started" for path in with_stay - set(snapshot.stays)
+    ]
+    return sorted(found)
+
+
 def tags_of(machine: Machine, snapshot: Snapshot) -> frozenset[str]:
     """The tags of every active state."""
     return frozenset(tag for state in _find(machine, snapshot.configuration).active for tag in state.tags)

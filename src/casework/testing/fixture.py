@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def casework_app() -> Iterator[Callable[..., VirtualApp]]:
-    """Makes applications in virtual time: ``app = casework_app(order_machine)``; see ``casework.testing.VirtualApp``."""
+    """A maker of applications in virtual time; see ``casework.testing.VirtualApp``.
+
+    ``app = casework_app(order_machine)``; options are those of ``casework.open``.
+    """
     from casework.testing.virtual import VirtualApp
 
     made: list[VirtualApp] = []

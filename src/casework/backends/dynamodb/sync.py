@@ -25,7 +25,7 @@ from casework.backends.dynamodb.clock import ServiceClock
 from casework.backends.dynamodb.faults import Reply
 from casework.backends.dynamodb.metering import Meter
 from casework.backends.dynamodb.plan import CallPolicy, Pause, Planner, Send, Steps
-from casework.backends.dynamodb.tables import WAIT_S, create_steps, verify_steps
+from casework.backends.dynamodb.tables import WAIT_S, answers_steps, create_steps, verify_steps
 from casework.backends.port import StoreEffect
 from casework.backends.surroundings import random_token
 from casework.errors import Misuse
@@ -109,7 +109,7 @@ class DynamoDBBackend:
             method = getattr(self._open(), call.method)
             call.begin()
             response = method(**call.request)
-        except Exception as error:  # noqa: BLE001 - what it means is decided there
+        except Exception as error:
             return call.failed(error)
         return call.answered(response)
 
@@ -136,7 +136,7 @@ class DynamoDBBackend:
     def _outcome(self, effect: StoreEffect) -> Outcome[Any]:
         try:
             return Outcome(self.execute(effect))
-        except Exception as error:  # noqa: BLE001 - handed to whoever asked for this effect
+        except Exception as error:
             return Outcome(error=error)
 
     def execute_many(self, effects: Sequence[StoreEffect]) -> list[Outcome[Any]]:
@@ -167,6 +167,10 @@ class DynamoDBBackend:
     def sleep(self, seconds: float) -> None:
         """Block the calling thread."""
         time.sleep(seconds)
+
+    def wait_until_it_answers(self, wait_s: float = 30.0) -> None:
+        """Return once the service answers at all; Unavailable, naming it, after ``wait_s`` seconds without."""
+        self.carry(answers_steps(self._planner.prefix, TABLES[0], wait_s))
 
     def create_tables(self, tables: Sequence[Table] = TABLES, *, wait_s: float = WAIT_S) -> None:
         """Make the tables that are missing and wait until all are active; warns of what it could not do."""

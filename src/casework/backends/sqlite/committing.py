@@ -23,6 +23,7 @@ from casework.backends.sqlite.group import (
     flush,
     forget,
     guess,
+    read_rows,
     remember,
     sort_out,
 )
@@ -39,7 +40,7 @@ _FORGOTTEN_AFTER_S = 7 * 86_400
 
 
 class Committer:
-    """Commits groups of requests on a connection of its own. Not safe for two threads at once: its owner sees to that."""
+    """Commits groups of requests on a connection of its own, one at a time: its owner sees to that."""
 
     def __init__(self, file: SqliteFile, known: Known) -> None:
         self._file = file
@@ -81,7 +82,7 @@ class Committer:
             connection.execute("ROLLBACK")
             forget(self._known, rows)
             begin(connection, self._file.busy_timeout_s)
-            rows = guess(requests, Known(), lambda _: fetch_texts(connection, list(rows)))
+            rows = read_rows(list(rows), lambda places: fetch_texts(connection, places))
             overlay = decide(requests, rows)
             changes, unstated = sort_out(rows, overlay)
             flush(connection, rows, changes, unstated)

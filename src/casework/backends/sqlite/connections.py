@@ -18,7 +18,8 @@ FILE_FORMAT = 1
 """How tables lie in the file; a newer one is refused."""
 
 CHECKPOINT_PAGES = 8000
-"""The write-ahead log is copied into the file after so many pages (32 MB): four times fewer copies than SQLite's default."""
+"""The write-ahead log is copied into the file after so many pages (32 MB), eight times SQLite's default: a page that
+is changed again and again is copied less often."""
 
 POLL_S = 0.0003
 """Pause between two attempts to take the write lock from another process; SQLite's own grow to 100 ms and starve."""

@@ -59,8 +59,15 @@ def guess(
                     unknown.append(place)
             rows[place] = row
     if unknown:
-        for place, text in read(unknown).items():
-            rows[place] = (text, place[0].item_of(place[1], place[2], text))
+        rows.update(read_rows(unknown, read))
+    return rows
+
+
+def read_rows(places: list[Place], read: Callable[[list[Place]], Mapping[Place, str]]) -> dict[Place, Found]:
+    """The rows at ``places``, nothing assumed; CorruptItem when one cannot be read."""
+    rows = dict.fromkeys(places, NOTHING)
+    for place, text in read(places).items():
+        rows[place] = (text, place[0].item_of(place[1], place[2], text))
     return rows
 
 

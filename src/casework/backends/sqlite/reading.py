@@ -24,6 +24,11 @@ _KEY_BYTES = MAX_PARTITION_BYTES + MAX_SORT_BYTES + 512
 _SOME_LIMIT = 2**62
 
 
+def _rows_of(query: Query) -> int:
+    """How many rows to ask for: one more than the page takes tells whether there is a next page."""
+    return min(query.limit or _SOME_LIMIT, _SOME_LIMIT) + 1
+
+
 def most_bytes(text: str) -> int:
     """No item with this text has more bytes than this, as limits count them."""
     return (len(text) if text.isascii() else 4 * len(text)) + _KEY_BYTES
@@ -109,7 +114,7 @@ def _table_statement(layout: Layout, query: Query) -> tuple[str, list[Any]]:
     if position is not None:
         where.append(f"{sort} {'<' if query.reverse else '>'} ?")
         values.append(position[0])
-    values.append(_SOME_LIMIT if query.limit is None else query.limit + 1)
+    values.append(_rows_of(query))
     return (
         f"SELECT {sort}, attributes FROM {layout.sql_table} WHERE {' AND '.join(where)}"
         f" ORDER BY {sort} {'DESC' if query.reverse else 'ASC'} LIMIT ?",
@@ -138,7 +143,7 @@ def _query_index(connection: sqlite3.Connection, layout: Layout, query: Query) -
         f"SELECT {', '.join(order)} FROM {layout.sql_table} WHERE {' AND '.join(where)}"
         f" ORDER BY {', '.join(f'{column} {direction}' for column in order)} LIMIT ?"
     )
-    cursor = connection.execute(statement, [*values, _SOME_LIMIT if query.limit is None else query.limit + 1])
+    cursor = connection.execute(statement, [*values, _rows_of(query)])
 
     def item_of(row: Row) -> tuple[Item, Any]:
         own = None if layout.sort is None else row[2]

@@ -7,14 +7,16 @@ knowing the functions is reported here, all at once.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from casework.errors import InvalidMachine, NotJson
 from casework.statechart.expressions import find_problem
 from casework.statechart.jsonable import check_json
 from casework.statechart.load.parts import Parts
-from casework.statechart.load.source import Path, Problems, suggestion
+from casework.statechart.load.source import Path, Problems
 from casework.statechart.load.targets import resolve_targets
+from casework.statechart.suggestions import suggestion
 
 FORMAT = 1
 """Version of the normalised form."""
@@ -25,6 +27,7 @@ STATE_KEYS = ("id", "type", "initial", "states", "on", "always", "after", "entry
               "output", "tags", "meta", "description")  # fmt: skip
 HISTORY_KEYS = ("id", "type", "history", "target", "actions", "tags", "meta", "description")
 FINAL_KEYS = ("id", "type", "entry", "exit", "output", "tags", "meta", "description")
+_NAME = re.compile(r"(?![ .])[\w .:-]{1,100}(?<![ .])")
 KINDS = ("atomic", "compound", "parallel", "final", "history")
 
 
@@ -64,6 +67,9 @@ class _Normaliser:
         name = raw.get("id")
         if not isinstance(name, str) or not name:
             self.problems.add(("id",) if "id" in raw else (), "the machine has no name", 'add "id: <name>" at the top')
+        elif not _NAME.fullmatch(name):
+            fix = "letters, digits, blanks, '_', '-', '.' and ':', at most 100, neither blank nor dot at an end"
+            self.problems.add(("id",), f"{name!r} cannot name a machine", fix)
         result: dict[str, Any] = {"format": FORMAT, "name": name}
         version = raw.get("version")
         if version is not None:
@@ -119,6 +125,8 @@ class _Normaliser:
         self._transitions(raw, at, node, is_root)
         if "states" in raw and kind in ("compound", "parallel"):
             node["states"] = self._states(raw["states"], at, path)
+            if node["states"] and all(child["kind"] == "history" for child in node["states"]):
+                self.problems.add((*at, "states"), "there are history states only", "add the states that they restore")
         self._initial(raw, at, node)
         return node
 

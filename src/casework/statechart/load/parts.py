@@ -7,7 +7,8 @@ from typing import Any
 
 from casework.statechart.durations import HOW_TO, delay_us
 from casework.statechart.expressions import find_problem, is_expression
-from casework.statechart.load.source import Path, Problems, suggestion
+from casework.statechart.load.source import Path, Problems
+from casework.statechart.suggestions import suggestion
 
 TRANSITION_KEYS = ("target", "guard", "actions", "reenter", "description", "meta")
 INVOKE_KEYS = ("id", "src", "input", "onDone", "onError", "retry", "timeout", "heartbeat", "each", "join",
@@ -269,6 +270,7 @@ class Parts:
         name = raw.get("id", default_id)
         if not isinstance(name, str) or not name:
             self.problems.add((*at, "id"), f"the id {name!r} is not text")
+            name = default_id
         result: dict[str, Any] = {"id": name, "src": self._src(raw.get("src"), at)}
         loop = ("item", "index") if "each" in raw else ()
         if "input" in raw:

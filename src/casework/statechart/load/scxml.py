@@ -3,7 +3,8 @@
 The document becomes the authoring format, so everything behind it is shared. Expressions are the subset of
 ``expressions``; names of data are read from the context, ``_event`` is the event. As the recommendation says, an error
 event that nothing handles is ignored, and reading or assigning data that was not declared raises ``error.execution``.
-Scripts, invocations with inline documents and other I/O processors are refused by name.
+Data of the document can be given as the input of the machine. A document invoked inline becomes a machine of its own.
+Scripts, late binding, autoforward, finalize and other I/O processors are refused by name.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Any
 from xml.etree import ElementTree
@@ -22,11 +23,15 @@ from casework.statechart.expressions import FUNCTIONS
 Element = ElementTree.Element
 _NAMESPACE = "http://www.w3.org/2005/07/scxml"
 _STATES = ("state", "parallel", "final", "history")
+_INVOKED = (None, "scxml", "http://www.w3.org/TR/scxml", "http://www.w3.org/TR/scxml/")
 _PROCESSORS = (None, "scxml", "http://www.w3.org/TR/scxml/#SCXMLEventProcessor")
 
 
-def parse(text: str, source: str = "machine") -> dict[str, Any]:
-    """The document in the authoring format. Raises InvalidMachine with everything that is not supported."""
+def parse(text: str, source: str = "machine") -> list[dict[str, Any]]:
+    """The document in the authoring format, then the documents that it invokes inline, each with a name of its own.
+
+    Raises InvalidMachine with everything that is not supported.
+    """
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise InvalidMachine([f"{source}: a document type is not supported (remove <!DOCTYPE ...>)"])
     try:
@@ -36,10 +41,18 @@ def parse(text: str, source: str = "machine") -> dict[str, Any]:
     if _tag(root) != "scxml":
         raise InvalidMachine([f"{source}: the root is <{_tag(root)}>, not <scxml>"])
     reader = _Reader(source)
-    result = reader.machine(root)
+    found = reader.machine(root, root.get("name") or PurePath(source).stem)
     if reader.problems:
         raise InvalidMachine(reader.problems)
-    return result
+    return found
+
+
+def _own(element: Element) -> Iterator[Element]:
+    """All elements below, those of documents within not among them."""
+    for child in element:
+        if _tag(child) != "scxml":
+            yield child
+            yield from _own(child)
 
 
 def _tag(element: Element) -> str:
@@ -54,6 +67,9 @@ class _Reader:
         self.name = ""
         self.is_ecmascript = False
         self.unnamed = 0
+        self.data: list[str] = []
+        """Ids of all data."""
+        self.inline: list[tuple[Element, str]] = []
 
     def refuse(self, element: Element, message: str) -> None:
         """Record a problem at an element."""
@@ -62,13 +78,16 @@ class _Reader:
 
     # --- states
 
-    def machine(self, root: Element) -> dict[str, Any]:
-        self.name = root.get("name") or PurePath(self.source).stem
+    def machine(self, root: Element, name: str) -> list[dict[str, Any]]:
+        """The machine of one document, and those of the documents within it."""
+        self.name = name
         self.is_ecmascript = root.get("datamodel") == "ecmascript"
         result: dict[str, Any] = {"id": self.name, "ignore_errors": True, "context": {}}
-        for element in root.iter():
+        self.data = [each.get("id", "") for each in _own(root) if _tag(each) == "data"]
+        for element in _own(root):
             if _tag(element) == "data":
-                result["context"][element.get("id", "")] = self._data(element)
+                is_global = any(element in list(child) for child in root)
+                result["context"][element.get("id", "")] = self._data(element, is_global)
         for child in root:
             if _tag(child) == "transition":
                 self._transition(child, result, is_compound=True)
@@ -78,7 +97,12 @@ class _Reader:
             self.refuse(root, "late binding is not supported (data gets its value at the start)")
         result["states"] = self._states(root)
         result["initial"] = self._initial(root)
-        return result
+        found = [result]
+        for inline, inner in self.inline:
+            reader = _Reader(self.source)
+            found += reader.machine(inline, inner)
+            self.problems += reader.problems
+        return found
 
     def _states(self, parent: Element) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -115,6 +139,8 @@ class _Reader:
             tag = _tag(child)
             if tag == "transition":
                 self._transition(child, result, is_compound=kind == "state" and bool(states))
+            elif tag == "invoke":
+                result.setdefault("invoke", []).append(self._invoke(child))
             elif tag == "donedata":
                 result["output"] = self._payload(child)
             elif tag not in (*_STATES, "onentry", "onexit", "initial", "datamodel"):
@@ -169,6 +195,31 @@ class _Reader:
             state.setdefault("on", []).append({"event": " ".join(words), **result})
         else:
             state.setdefault("always", []).append(result)
+
+    def _invoke(self, element: Element) -> dict[str, Any]:
+        if element.get("type") not in _INVOKED:
+            self.refuse(element, f"the type {element.get('type')!r} is not supported")
+        for name in ("typeexpr", "srcexpr", "idlocation"):
+            if element.get(name):
+                self.refuse(element, f"{name!r} is not supported")
+        if element.get("autoforward") == "true":
+            self.refuse(element, "autoforward is not supported (send the events that matter)")
+        result: dict[str, Any] = {"id": element.get("id")} if element.get("id") else {}
+        machine = PurePath(element.get("src", "").removeprefix("file:")).stem
+        payload = Element("payload", {"namelist": element.get("namelist", "")})
+        for child in element:
+            tag = _tag(child)
+            inline = [each for each in child if _tag(each) == "scxml"] if tag == "content" else []
+            if inline:
+                machine = f"{self.name}.{element.get('id') or len(self.inline) + 1}"
+                self.inline.append((inline[0], machine))
+            elif tag == "param":
+                payload.append(child)
+            else:
+                self.refuse(child, "is not supported in <invoke>")
+        if not machine:
+            self.refuse(element, "has neither src nor a document inside")
+        return {**result, "src": {"machine": machine or "none"}, "input": self._payload(payload)}
 
     # --- executable content
 
@@ -254,12 +305,16 @@ class _Reader:
 
     # --- values
 
-    def _data(self, element: Element) -> Any:
+    def _data(self, element: Element, is_global: bool) -> Any:
+        """Data of the document itself may be given from outside, as the input (SCXML 6.4.4)."""
         if element.get("src"):
             self.refuse(element, "data from a file is not supported (write it into the document)")
+        text = "None"
         if element.get("expr"):
-            return self.expression(element, "expr")
-        return _literal(element) if (element.text or "").strip() else None
+            text = self.expression(element, "expr")["expr"]
+        elif (element.text or "").strip():
+            text = repr(_literal(element))
+        return {"expr": f"get(input, {element.get('id')!r}, {text})" if is_global else text}
 
     def _value(self, element: Element) -> Any:
         return self.expression(element, "expr") if element.get("expr") else _literal(element)
@@ -285,7 +340,7 @@ class _Reader:
         except SyntaxError as error:
             self.refuse(element, f"{attribute} {text!r} is not an expression: {error.msg}")
             return {"expr": "None"}
-        rewriter = _Rewriter(self.name)
+        rewriter = _Rewriter(self.name, self.data)
         rewritten = ast.unparse(ast.fix_missing_locations(rewriter.visit(tree)))
         for name in rewriter.unsupported:
             self.refuse(element, f"{name} is not supported in {attribute} {text!r}")
@@ -295,8 +350,9 @@ class _Reader:
 class _Rewriter(ast.NodeTransformer):
     """From the names of SCXML to ``context`` and ``event``."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, data: Iterable[str]) -> None:
         self.name = name
+        self.data = frozenset(data)
         self.bound: set[str] = set()
         self.unsupported: list[str] = []
 
@@ -311,7 +367,8 @@ class _Rewriter(ast.NodeTransformer):
             return node
         if not isinstance(node.ctx, ast.Load):
             self.bound.add(node.id)
-        if node.id in FUNCTIONS or node.id == "In" or node.id in self.bound:
+        is_function = node.id in FUNCTIONS or node.id == "In"
+        if node.id in self.bound or (is_function and node.id not in self.data):
             return node
         return ast.Subscript(ast.Name("context", ast.Load()), ast.Constant(node.id), ast.Load())
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 Path = tuple[str | int, ...]
 
@@ -45,12 +44,3 @@ def spoken(path: Path) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text or "(top)"
-
-
-def suggestion(wrong: str, known: Iterable[str]) -> str:
-    """``did you mean 'x'?``, or the list of what is known."""
-    names = sorted(set(known))
-    close = difflib.get_close_matches(wrong, names, 1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"known: {', '.join(names)}" if names else "none are known"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from casework.statechart.load.source import Path, Problems, suggestion
+from casework.statechart.load.source import Path, Problems
+from casework.statechart.suggestions import suggestion
 
 
 def resolve_targets(root: dict[str, Any], name: str, places: dict[str, Path], problems: Problems) -> None:
@@ -59,6 +60,8 @@ class _Resolver:
         parent = path.rpartition(".")[0]
         if "target" not in node:
             node["target"] = []
+            if path in self.states[parent].get("initial", {}).get("target", []):
+                self.problems.add(self.places[path], "the history state is where its parent begins", "give it a target")
             return
         targets = node["target"]
         at = targets[0]["at"] if targets else self.places[path]

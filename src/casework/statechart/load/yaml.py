@@ -6,6 +6,8 @@ strings. There are no tags beyond the core ones, no merge keys, and aliases cann
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from typing import Any
 
@@ -31,6 +33,9 @@ def parse(text: str, source: str = "machine") -> tuple[Any, dict[Path, int]]:
     import yaml
 
     problems = Problems(source)
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            return _json(text.lstrip("\ufeff"), source), {}
     try:
         node = yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except yaml.MarkedYAMLError as error:
@@ -46,6 +51,22 @@ def parse(text: str, source: str = "machine") -> tuple[Any, dict[Path, int]]:
     if problems.found:
         raise InvalidMachine(problems.found)
     return value, problems.lines  # type: ignore[return-value]
+
+
+def _json(text: str, source: str) -> Any:
+    """JSON by its own rules (tabs, escaped surrogate pairs); ValueError when it is none, so that YAML may try."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) < len(pairs):
+            twice = next(key for key, _ in pairs if [each for each, _ in pairs].count(key) > 1)
+            raise InvalidMachine([f"{source}: the key {twice!r} stands twice in one object (remove one)"])
+        return result
+
+    def refuse(constant: str) -> Any:
+        raise InvalidMachine([f"{source}: {constant} is not a number that JSON can hold"])
+
+    return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
 
 
 class _Builder:

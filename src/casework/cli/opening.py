@@ -1,0 +1,154 @@
+"""What commands share: their common options, opening a store, finding machines, reading JSON."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from casework.errors import Misuse
+
+if TYPE_CHECKING:
+    from casework.app.sync import App
+    from casework.statechart import Machine
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="CASEWORK_STORE",
+        show_default=False,
+        metavar="URL",
+        help="sqlite:///shop.db, or dynamodb://?region=...&prefix=...&endpoint=... [default: sqlite:///casework.db]",
+    ),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The execution.", show_default=False)]
+
+MACHINE_FILES = (".yaml", ".yml", ".json", ".scxml", ".xml")
+
+
+def open_store(store: str | None, machines: Sequence[Machine] = (), *, make: bool = False, **options: Any) -> App:
+    """The application on a store.
+
+    Args:
+        store: its URL; None is the default.
+        machines: the machines that the command needs.
+        make: make the file, where the store is one that does not exist yet.
+        options: those of ``casework.open``.
+
+    Raises Misuse for a file that does not exist, unless it is to be made: a typing error must not leave a new file.
+    """
+    import casework
+    from casework.app.stores import store_url
+
+    url = store_url(store)
+    if url.startswith("sqlite:///") and not make and not Path(url.removeprefix("sqlite:///")).exists():
+        raise Misuse(f"there is no database {url.removeprefix('sqlite:///')!r}; give --store, or begin with `start`")
+    if url.startswith("memory:"):
+        raise Misuse("memory: ends with this process, so a command would see nothing in it; use sqlite:///file.db")
+    return casework.open(url, machines=machines, **options)
+
+
+def find_machines(place: str) -> list[Machine]:
+    """The machines at ``place``: a file, ``MODULE:NAME``, or ``MODULE`` with all the machines in it.
+
+    ``NAME`` is a machine, a sequence of machines, or a function without arguments that returns either.
+    Raises Misuse, InvalidMachine.
+    """
+    from casework.statechart import Machine
+
+    if place.lower().endswith(MACHINE_FILES):
+        return [Machine.load(place)]
+    module_name, _, name = place.partition(":")
+    module = _import(module_name, place)
+    if not name:
+        found = [value for value in vars(module).values() if isinstance(value, Machine)]
+        if not found:
+            raise Misuse(f"module {module_name!r} has no machine; write {module_name}:NAME, or name a file (.yaml)")
+        return list(dict.fromkeys(found))
+    value: Any = module
+    for part in name.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            known = ", ".join(sorted(key for key, each in vars(module).items() if isinstance(each, Machine)))
+            raise Misuse(f"module {module_name!r} has no {name!r}; its machines: {known or 'none'}") from None
+    return _machines_in(value, place)
+
+
+def _import(module_name: str, place: str) -> Any:
+    if not module_name or not all(part.isidentifier() for part in module_name.split(".")):
+        raise Misuse(
+            f"{place!r} names no machine; write a file (order.yaml), a module (shop), or MODULE:NAME (shop:order)"
+        )
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise Misuse(f"there is no module {module_name!r} here or in what is installed") from None
+        raise Misuse(f"module {module_name!r} imports {error.name!r}, which is not installed") from error
+    except (Misuse, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        line = f"{Path(where.filename).name}:{where.lineno}"
+        raise Misuse(f"module {module_name!r} cannot be imported: {line}: {type(error).__name__}: {error}") from error
+
+
+def _machines_in(value: Any, place: str) -> list[Machine]:
+    from casework.statechart import Machine
+
+    if callable(value):
+        function: Callable[[], Any] = value
+        value = function()
+    if isinstance(value, Machine):
+        return [value]
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        found = list(value)
+        if found and all(isinstance(each, Machine) for each in found):
+            return found
+    raise Misuse(f"{place!r} is {type(value).__name__}, not a machine, a list of machines or a function returning them")
+
+
+def read_json(text: str | None, what: str) -> Any:
+    """The value of a JSON argument, ``@file`` or ``@-`` for stdin; None for none. Misuse when it is not JSON."""
+    import json
+
+    if text is None:
+        return None
+    source = what
+    if text.startswith("@"):
+        source = f"{what}: {text[1:]}"
+        try:
+            text = sys.stdin.read() if text == "@-" else Path(text[1:]).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misuse(f"{source}: {error}") from None
+    from casework.statechart import check_json
+
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        hint = """ (write '{"amount": 5}', with quotes around the whole for the shell)"""
+        raise Misuse(f"{source}: {text!r:.60} is not JSON: {error}{hint}") from None
+    check_json(value, source)
+    return value
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout, with stable keys."""
+    import json
+
+    import msgspec
+
+    print(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))

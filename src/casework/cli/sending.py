@@ -1,0 +1,92 @@
+"""``casework start`` and ``casework send``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from casework.cli.failures import command
+from casework.cli.opening import AsJson, Debug, Id, Store, find_machines, open_store, print_json, read_json
+from casework.errors import Misuse
+
+MACHINE_HELP = "Where the machine is: a file, MODULE:NAME, or MODULE; needed when MACHINE is only its name."
+
+
+@command
+def start(
+    machine: Annotated[
+        str,
+        typer.Argument(
+            metavar="MACHINE", help="A file (order.yaml), MODULE:NAME (shop:order), or a name.", show_default=False
+        ),
+    ],
+    id: Annotated[
+        str | None, typer.Option("--id", help="The execution's id [default: a fresh one]", show_default=False)
+    ] = None,
+    input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The machine's input.")] = None,
+    code: Annotated[str | None, typer.Option("--machine", metavar="PLACE", help=MACHINE_HELP)] = None,
+    store: Store = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Start an execution; prints its id.
+
+    Starting again with the same id, machine and input changes nothing. The first step is taken here, so the machine's
+    actions and guards must be there: name the module that registers them. Tasks are left to the workers.
+
+    \b
+    casework start order.yaml --id o-1 --input '{"amount": 4200}'
+    casework start shop:order --input @order.json
+    """
+    machines = find_machines(code or machine)
+    wanted = machine if code else None
+    if wanted is None and len(machines) > 1:
+        names = ", ".join(each.name for each in machines)
+        raise Misuse(f"{machine!r} has several machines ({names}); write `casework start NAME --machine {machine}`")
+    chosen = next((each for each in machines if wanted is None or each.name == wanted), None)
+    if chosen is None:
+        names = ", ".join(each.name for each in machines)
+        raise Misuse(f"{code!r} has no machine {wanted!r}; it has: {names}")
+    chosen.knows_machines([each.name for each in machines])
+    missing = [what for what in chosen.missing_functions() if not what.startswith("task")]
+    if missing:
+        raise Misuse(
+            f"machine {chosen.name!r} names {', '.join(missing)}, which {code or machine!r} does not register; the "
+            "first step is taken here and may need them: start it from the module that registers them, as MODULE:NAME"
+        )
+    value = read_json(input, "--input")
+    with open_store(store, machines, make=True) as app:
+        execution = app.start(chosen.name, id=id, input=value)
+    if as_json:
+        print_json(execution)
+    else:
+        print(execution.id)
+
+
+@command
+def send(
+    id: Id,
+    event: Annotated[str, typer.Argument(metavar="EVENT", help="The event's type.", show_default=False)],
+    data: Annotated[
+        str | None, typer.Argument(metavar="[JSON|@FILE]", help="The payload; @- reads stdin.", show_default=False)
+    ] = None,
+    event_id: Annotated[
+        str | None,
+        typer.Option("--event-id", help="Your id of the event: it takes effect once, however often it is sent."),
+    ] = None,
+    priority: Annotated[int, typer.Option(help="0 to 4; higher ones go before those of other executions.")] = 0,
+    store: Store = None,
+    debug: Debug = False,
+) -> None:
+    """Put an event into an execution's mailbox; a worker takes it.
+
+    Needs no code: the event is checked against the definition that the execution started with.
+
+    \b
+    casework send o-1 PaymentReceived '{"ref": "p-77"}' --event-id p-77
+    """
+    value = read_json(data, "the payload")
+    with open_store(store) as app:
+        app.send(id, event, value, event_id=event_id, priority=priority)
+    print(f"{event} is in the mailbox of {id}")

@@ -1,0 +1,166 @@
+"""Everything that stands in an execution's partition, for people: what it waits for, and why it does not go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from casework.errors import CorruptItem, NoSuchExecution
+from casework.executions.deliver import Execution, view
+from casework.executions.joins import child_id
+from casework.executions.listing import DeadLetter, dead_letter_of
+from casework.executions.mailbox import DEAD_BEGIN, MAIL_BEGIN, message_of
+from casework.executions.runtime import Runtime
+from casework.executions.state import STATE, Invoke, decode_data, decode_timers, state_of
+from casework.executions.task_items import TASK_BEGIN, task_of
+from casework.kernel.items import Item
+from casework.kernel.programs import Program, get_many, now, query_all
+from casework.kernel.schema import EXECUTIONS
+
+CHILDREN_SHOWN = 100
+"""Of an invocation with more children, the first so many are read; their number is always exact."""
+
+
+class ShownTask(msgspec.Struct, kw_only=True):
+    """A task that is to be performed, or is being performed."""
+
+    name: str
+    src: str
+    key: str
+    attempt: int
+    max_attempts: int
+    status: str
+    """``due``, ``waiting`` for its next attempt, ``running``, ``external`` (completed by its token), ``suspended``."""
+    due_at_us: int
+    """When it is due (again): of a running one, the end of its lease."""
+    last_error: str = ""
+    parked: str = ""
+
+
+class ShownTimer(msgspec.Struct, kw_only=True):
+    """An armed timer, or a delayed send."""
+
+    name: str
+    due_at_us: int
+    event: str = ""
+    to: str = ""
+
+
+class ShownMessage(msgspec.Struct, kw_only=True):
+    """An event that waits in the mailbox."""
+
+    type: str
+    data: Any
+    sent_at_us: int
+    id: str = ""
+    source: str = ""
+
+
+class ShownChildren(msgspec.Struct, kw_only=True):
+    """The children of one invocation."""
+
+    invoke: str
+    machine: str
+    total: int
+    done: int
+    needed: int
+    children: list[dict[str, str]]
+    """Id and status of the first of them."""
+
+
+class Inspection(msgspec.Struct, kw_only=True):
+    """An execution with all that it waits for."""
+
+    execution: Execution
+    now_us: int
+    tasks: list[ShownTask] = []
+    timers: list[ShownTimer] = []
+    messages: list[ShownMessage] = []
+    children: list[ShownChildren] = []
+    dead_letters: list[DeadLetter] = []
+    parked: list[str] = []
+    """Why a worker that looked could not go on."""
+    failure: dict[str, Any] | None = None
+    """Of a failed execution: the event that could not be processed, and the error."""
+    unreadable: list[str] = []
+    redrives: int = 0
+    is_draining: bool = False
+    """Writes of its last step are still being delivered."""
+
+
+def inspect(rt: Runtime, id: str) -> Program[Inspection]:
+    """The execution with all that stands in its partition. Raises NoSuchExecution, CorruptItem."""
+    items = yield from query_all(EXECUTIONS, id, low=STATE, high="y")
+    moment = yield from now()
+    if not items or items[0]["sort"] != STATE:
+        raise NoSuchExecution(f"there is no execution {id!r}; `casework list` shows those that there are")
+    state = state_of(items[0])
+    found = Inspection(execution=view(rt, state), now_us=moment.middle_us, is_draining=bool(state.spill))
+    for item in items:
+        try:
+            _add(found, item)
+        except CorruptItem as error:
+            found.unreadable.append(str(error))
+    if not state.machine:
+        return found
+    data = decode_data(state, rt.decode(state.data))
+    found.redrives, found.failure = data.redrives, data.failure
+    found.timers = [
+        ShownTimer(name=timer.name, due_at_us=timer.due_us, event=timer.event_type, to=timer.to)
+        for timer in decode_timers(state.timers)
+    ]
+    for name, waiting in sorted(data.invokes.items()):
+        if not waiting.task:
+            children = yield from _children(found.execution, name, waiting)
+            found.children.append(children)
+    return found
+
+
+def _add(found: Inspection, item: Item) -> None:
+    sort = str(item["sort"])
+    if item.get("parked"):
+        found.parked.append(str(item["parked"]))
+    if sort.startswith(MAIL_BEGIN):
+        message = message_of(item)
+        found.messages += [
+            ShownMessage(type=mail.type, data=mail.data, sent_at_us=message.sent_at_us, id=mail.id, source=mail.source)
+            for mail in message.mails
+        ]
+    elif sort.startswith(TASK_BEGIN):
+        found.tasks.append(_shown_task(item, found.now_us))
+    elif sort.startswith(DEAD_BEGIN):
+        found.dead_letters.append(dead_letter_of(item))
+
+
+def _shown_task(item: Item, now_us: int) -> ShownTask:
+    task = task_of(item)
+    due_at_us = int(item.get("rank_us") or 0)
+    if "pending" not in item:
+        status = "suspended"
+    elif task.is_external:
+        status = "external"
+    elif task.token:
+        status = "running" if task.lease_until_us > now_us else "due"
+    else:
+        status = "waiting" if due_at_us > now_us else "due"
+    return ShownTask(
+        name=task.name, src=task.src, key=task.key, attempt=task.attempt, max_attempts=task.options.retry.max_attempts,
+        status=status, due_at_us=due_at_us, last_error=task.last_error, parked=str(item.get("parked", "")),
+    )  # fmt: skip
+
+
+def _children(execution: Execution, name: str, waiting: Invoke) -> Program[ShownChildren]:
+    ids = [
+        child_id(execution.id, name, waiting.stay, ordinal, execution.created_at_us)
+        for ordinal in range(min(waiting.total, CHILDREN_SHOWN))
+    ]
+    items = yield from get_many([EXECUTIONS.key(each, STATE) for each in ids])
+    children = [
+        {"id": each, "status": "not started yet" if item is None else str(item.get("status"))}
+        for each, item in zip(ids, items, strict=True)
+    ]
+    return ShownChildren(
+        invoke=name, machine=waiting.machine, total=waiting.total, done=waiting.done, needed=waiting.need,
+        children=children,
+    )  # fmt: skip

@@ -1,0 +1,25 @@
+"""The contract against the store that ``--store URL`` names: a file, a server, an account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from casework.backends.port import Backend
+from casework.testing.backend_contract import BackendContract
+
+
+@pytest.fixture(scope="module")
+def store(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    from casework.app.stores import open_backend
+
+    backend = open_backend(request.config.getoption("--store"))
+    yield backend
+    backend.close()
+
+
+class TestStore(BackendContract):
+    @pytest.fixture
+    def backend(self, store: Backend) -> Backend:
+        return store

@@ -271,7 +271,7 @@ def test_what_json_can_hold_comes_back_unchanged(face: Face) -> None:
 
 
 def test_a_context_that_is_too_large_is_refused_and_nothing_is_written(face: Face) -> None:
-    with pytest.raises(ItemTooLarge, match="limit is 409,600"):
+    with pytest.raises(ItemTooLarge, match="the limit is 409,"):
         face.start("order", id="o-1", input={"amount": "x" * 410_000})
     with pytest.raises(NoSuchExecution):
         face.get("o-1")

@@ -493,8 +493,8 @@ def test_ten_thousand_children_cost_the_same_each_and_end_with_their_parent() ->
     app, backend, kids = many(10_000)
     assert app.get("p").status == "done" and len(kids) == 10_000
     assert backend.units.base / 10_000 <= 10 and backend.units.index / 10_000 < 5
-    app.start("parent", id="q", input={"inputs": list(range(10_000))})
-    app.handle("q", "go")
+    app.start("parent", id="q")
+    app.handle("q", "go", {"inputs": list(range(10_000))})
     work(app, "q")
     app.terminate("q")
     kids = kids_of(app, "q")

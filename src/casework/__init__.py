@@ -79,8 +79,8 @@ _WHERE = {
     for name in (
         "AlreadyProcessed", "CaseworkError", "ConditionFailed", "Contention", "CorruptItem", "ExecutionExists",
         "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat",
-        "NoSuchExecution", "NotJson", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed",
-        "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
+        "NoSuchExecution", "NotJson", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError", "TaskFailed",
+        "TaskNotClaimed", "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
     )
 }  # fmt: skip
 

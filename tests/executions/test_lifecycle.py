@@ -155,13 +155,10 @@ def test_what_cannot_be_an_id_is_refused_before_anything_is_written(face: Face, 
     face.backend.forget()
     with pytest.raises(Misuse, match="not an execution id"):
         face.start("order", id=id)
-    for call in (face.send, face.handle):
-        with pytest.raises(Misuse, match="not an execution id"):
-            call(id, "pay")
-    for call in (face.get, face.wait, face.cancel, face.terminate, face.suspend, face.resume, face.redrive,
-                 face.migrate, face.purge, face.trace):  # fmt: skip
-        with pytest.raises(Misuse):
-            call(id)
+    with pytest.raises(Misuse, match="not an execution id"):
+        face.send(id, "pay")
+    with pytest.raises(Misuse, match="not an execution id"):
+        face.handle(id, "pay")
     assert face.backend.written == []
 
 
@@ -271,7 +268,7 @@ def test_what_json_can_hold_comes_back_unchanged(face: Face) -> None:
 
 
 def test_a_context_that_is_too_large_is_refused_and_nothing_is_written(face: Face) -> None:
-    with pytest.raises(ItemTooLarge, match="the limit is 409,"):
+    with pytest.raises(ItemTooLarge, match="the limit is 409,568"):
         face.start("order", id="o-1", input={"amount": "x" * 410_000})
     with pytest.raises(NoSuchExecution):
         face.get("o-1")

@@ -286,7 +286,7 @@ def test_a_cancel_that_is_visible_before_the_start_leaves_a_state_for_the_start_
 
     rt = runtime(COUNTER)
     sort = mail_sort(1, "p", 1)
-    cancel = put_message("p/kid.1.0", sort, [Mail("cancel", kind="cancel", source="p")], 16, sent_at_us=1)
+    cancel = put_message("p/kid.1.0", sort, [Mail("cancel", kind="cancel", source="p")], 16, sent_at_us=1, now_us=1)
     backend.execute(Transact([cancel]))
     run(advance(rt, "p/kid.1.0"), backend)
     machine = rt.machines["counter"]

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from casework.errors import ConditionFailed, Misuse, OutcomeUnknown
-from casework.executions.deliver import check_id
 from casework.executions.runtime import Codec, Options, Runtime
 from casework.executions.state import State
 from casework.executions.worker import Bell
@@ -53,7 +52,7 @@ class Core:
 
     def held(self, id: Any) -> State | None:
         """The state that this process wrote last, if it still holds it."""
-        return self._held.get(id)
+        return self._held.get(id) if isinstance(id, str) else None
 
     def hold(self, state: State) -> None:
         """Remember a state that this process wrote and saw acknowledged."""
@@ -63,11 +62,11 @@ class Core:
             if len(self._held) > HELD_STATES:
                 self._held.popitem(last=False)
 
-    def forget(self, id: str) -> None:
-        """Stop holding a state. Raises Misuse when that cannot be an execution's id."""
-        check_id(id)
+    def forget(self, id: Any) -> None:
+        """Stop holding a state, if there is one of that id."""
         with self._lock:
-            self._held.pop(id, None)
+            if isinstance(id, str):
+                self._held.pop(id, None)
 
 
 SETTINGS = REGISTRY.key("settings", "store")

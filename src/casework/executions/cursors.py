@@ -20,6 +20,8 @@ class Place(msgspec.Struct, array_like=True):
     binding: str
     partition: int
     inner: str | None
+    names: list[str] = []
+    """Partitions that the first page found, where they can become more."""
 
 
 def read_place(cursor: str | None, filters: list[Any], limit: int) -> Place:

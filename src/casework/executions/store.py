@@ -54,6 +54,13 @@ class Shared(msgspec.Struct):
     trace_max: int = 200
     statuses: set[str] = msgspec.field(default_factory=lambda: set(STATUSES))
     """Statuses known to be registered."""
+    born_us: int = 0
+    """The last time at which an execution was created here."""
+
+    def birth_us(self, now_us: int) -> int:
+        """When an execution is created: no two have one time, since it tells the lives of an id apart."""
+        self.born_us = max(now_us, self.born_us + 1)
+        return self.born_us
 
 
 def _lost_again(lost: int, what: str) -> Program[int]:
@@ -254,7 +261,7 @@ class _Plan:
         self.asks_timers = bool(timers)
         known = exe.known_timers or ""
         self.timers_text = items.timers_after(known, timers) if timers else known
-        self.at_us = max(now_us, exe.last_commit_us + 1)
+        self.at_us = max(now_us, exe.last_commit_us + 1) if exe.version else shared.birth_us(now_us)
         version = exe.version + 1
         self.writer = writer
         self.trace_n, self.trace_low = exe.trace_n, exe.trace_low

@@ -151,7 +151,7 @@ def _keep(waiting: Invoke, ordinal: int, value: Any) -> None:
     """Keep a child's result, unless the results of all outgrow the state."""
     if not waiting.inline:
         return
-    waiting.bytes += len(msgspec.json.encode(value))
+    waiting.bytes += len(msgspec.json.encode(value)) + len(str(ordinal)) + 4
     if waiting.bytes > MAX_INLINE_RESULTS_BYTES:
         waiting.results = {}
         waiting.inline = False

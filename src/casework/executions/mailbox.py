@@ -72,7 +72,14 @@ def mail_sort(sent_at_us: int, source: str, n: int) -> str:
 
 
 def message_item(
-    target: str, sort: str, mails: Sequence[Mail], buckets: int, *, sent_at_us: int, now_us: int, priority: int = 0
+    target: str,
+    sort: str,
+    mails: Sequence[Mail],
+    buckets: int,
+    *,
+    sent_at_us: int,
+    now_us: int | None = None,
+    priority: int = 0,
 ) -> Item:
     """The item of a message: in the ``pending`` index as due now, less its priority's head start.
 
@@ -84,7 +91,7 @@ def message_item(
         "format": FORMAT,
         "mails": _encode(mails).decode(),
         "pending": f"work/{bucket_of(target, buckets)}",
-        "rank_us": min(sent_at_us, now_us) - priority * PRIORITY_HEAD_START_US,
+        "rank_us": (sent_at_us if now_us is None else min(sent_at_us, now_us)) - priority * PRIORITY_HEAD_START_US,
     }
     if priority:
         item["priority"] = priority
@@ -92,7 +99,14 @@ def message_item(
 
 
 def put_message(
-    target: str, sort: str, mails: Sequence[Mail], buckets: int, *, sent_at_us: int, now_us: int, priority: int = 0
+    target: str,
+    sort: str,
+    mails: Sequence[Mail],
+    buckets: int,
+    *,
+    sent_at_us: int,
+    now_us: int | None = None,
+    priority: int = 0,
 ) -> Put:
     """The write that sends a message."""
     item = message_item(target, sort, mails, buckets, sent_at_us=sent_at_us, now_us=now_us, priority=priority)

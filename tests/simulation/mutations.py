@@ -13,14 +13,13 @@ from unittest import mock
 import msgspec
 
 from casework.errors import ConditionFailed
-from casework.executions import advance, change, deliver, joins, mailbox, membership, spill, state, task_items, tasks
+from casework.executions import advance, change, deliver, joins, mailbox, spill, tasks
 from casework.executions.change import Change
 from casework.executions.mailbox import Mail
 from casework.executions.state import State
-from casework.kernel.conditions import absent, any_of, equals, present
-from casework.kernel.effects import Transact
-from casework.kernel.items import Delete, Put, Update
-from casework.kernel.programs import get, transact, write
+from casework.kernel.conditions import absent, any_of, present
+from casework.kernel.items import Delete, Put
+from casework.kernel.programs import transact
 from casework.simulation.scenarios import executions as scenarios
 
 ALWAYS = any_of(absent(), present())
@@ -207,10 +206,8 @@ _wakes_at = State.wakes_at
 
 def _forgets_the_rest(rt: Any, state: State, caused: Sequence[Any], fans: Sequence[Any]) -> Any:
     """Of what does not fit, only the first part is kept."""
-    writes = _spill_writes(rt, state, caused, fans)
-    for fan in fans:
-        del fan.inputs[spill.PART_WRITES // 2 :]
-    return writes
+    cut = [msgspec.structs.replace(fan, inputs=fan.inputs[: rt.options.spill_part]) for fan in fans]
+    return _spill_writes(rt, state, caused, cut)
 
 
 _spill_writes = spill.spill_writes

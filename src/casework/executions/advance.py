@@ -211,7 +211,7 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
     for name in change.machines_to_store():
         yield from store_definition(rt, rt.machines[name])
     new, writes, caused = change.finish()
-    if fits(writes, caused, change.fans):
+    if fits(rt, writes, caused, change.fans):
         writes += caused
     else:
         change.data.sent = []

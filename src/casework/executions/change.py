@@ -50,9 +50,6 @@ ANYTHING = any_of(absent(), present())
 MAX_FAILURE_BYTES = 64 * 1024
 """An event that poisons its execution is kept in the state up to this size, else as a dead letter."""
 
-FAN_MIN = 60
-"""More children of one invocation than this are started as a fan; see ``spill``."""
-
 
 def id_hash(event_id: str) -> bytes:
     """The 64 bits by which an event id is remembered."""
@@ -260,7 +257,7 @@ class Change:
             return
         waiting, fan = joins.plan_children(effect, machine, self.state)
         self.data.invokes[effect.invoke_id] = waiting
-        if len(fan.inputs) > FAN_MIN:
+        if len(fan.inputs) > self.rt.options.spill_above:
             self.fans.append(fan)
         else:
             self.starts += fan.starts(0, len(fan.inputs))

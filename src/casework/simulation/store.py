@@ -110,6 +110,7 @@ class Flight:
         elif self.left:
             write = self.left.pop()
             world.store.apply(world, write)
+            world.store.locks.pop(place_of(write.key), None)  # each item is free as soon as it is visible
             if world.timeline is not None:
                 world.timeline.note(world, self.owner, f"  visible: {world.timeline.write(write)}")
             if not self.left:

@@ -6,9 +6,12 @@ import collections
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
+
 from casework.errors import Contention, OutcomeUnknown, StoreError, Throttled, Unavailable
 from casework.executions import control, deliver, tasks
 from casework.executions.advance import advance
+from casework.executions.change import id_hash, is_recent
 from casework.executions.runtime import Options, Runtime
 from casework.executions.state import STATE, State, decode_data, state_of
 from casework.executions.worker import Worker, WorkerOptions, work
@@ -16,6 +19,7 @@ from casework.kernel.effects import Effect
 from casework.kernel.items import Item, Key
 from casework.kernel.programs import Program, now, query, sleep
 from casework.kernel.schema import EXECUTIONS, TABLES
+from casework.simulation.faults import ROUGH
 from casework.simulation.runner import Scenario
 from casework.simulation.world import Process, World
 from casework.statechart import Machine
@@ -123,9 +127,12 @@ class ExecutionScenario(Scenario):
         state = self.state(id)
         return {} if state is None or not state.data else decode_data(state, state.data).snap.context
 
-    def taken(self, id: str) -> Program[None]:
-        """Wait until no message waits there: an event in line may have been sent instead, under contention."""
-        while any(item["id"] == id for item in self.items("e/")):
+    def taken(self, id: str, event_id: str) -> Program[None]:
+        """Wait until an event was taken: one in line may have been sent instead, under contention."""
+        while True:
+            state = self.state(id)
+            if state is not None and is_recent(state.recent_ids, id_hash(event_id)):
+                return
             yield from sleep(0.02)
 
     def is_idle(self) -> bool:
@@ -215,10 +222,15 @@ states:
 
 
 class Chain(ExecutionScenario):
-    """An execution that sends to another one with each event; the receiver takes them in the order of the commits."""
+    """An execution that sends to another one with each event; the receiver takes them in the order of the commits.
+
+    Its events wait in its mailbox and go one by one into a commit, so that several workers take turns at sending.
+    """
 
     name = "chain"
     machines = (LEDGER, SENDER)
+    options = Options(buckets=1, batch_max=1)
+    workers = 3
     events = 5
 
     def begin_clients(self) -> None:
@@ -232,8 +244,7 @@ class Chain(ExecutionScenario):
         yield from insist(deliver.start, rt, "sender", "s", None)
         while self.said < self.events:
             i = self.said
-            yield from insist(deliver.handle, rt, "s", "Say", {"i": i}, event_id=f"say-{i}")
-            yield from self.taken("s")
+            yield from insist(deliver.send, rt, "s", "Say", {"i": i}, event_id=f"say-{i}")
             self.said += 1
 
     def problems(self) -> Iterable[str]:
@@ -246,15 +257,15 @@ class Chain(ExecutionScenario):
 WORKER = """
 id: worker
 initial: idle
-context: {got: [], left: 0}
+context: {got: [], left: 0, n: 0}
 states:
   idle: {on: {Begin: working}}
   working:
-    entry: []
+    entry: [{type: assign, params: {n: {expr: "context.n + 1"}}}]
     invoke:
       id: job
       src: job
-      onDone: {target: idle, actions: [{type: assign, params: {got: {expr: "context.got + [event.key]"}}}]}
+      onDone: {target: idle, actions: [{type: assign, params: {got: {expr: "context.got + [[context.n, event.key]]"}}}]}
     on: {Leave: {target: idle, actions: [{type: assign, params: {left: {expr: "context.left + 1"}}}]}}
 """
 
@@ -278,7 +289,7 @@ class Tasks(ExecutionScenario):
             n = self.done
             event = "Leave" if n % 2 else "Begin"
             yield from insist(deliver.handle, rt, "w", event, {}, event_id=f"e-{n}")
-            yield from self.taken("w")
+            yield from self.taken("w", f"e-{n}")
             self.done += 1
             if not n % 2:
                 for _ in range(self.world.choices.below(4)):
@@ -292,10 +303,17 @@ class Tasks(ExecutionScenario):
         """Each stay's work is done once or was left; a result counts for its own stay only."""
         context = self.context("w")
         got, left = context.get("got", []), context.get("left", 0)
-        if len(set(got)) != len(got):
+        for n, key in got:
+            if key != f"w/{n}/job":
+                yield f"the result of {key} counted in stay {n}"
+        if len({key for _, key in got}) != len(got):
             yield f"a result counted twice: {got}"
         if len(got) + left != self.rounds:
             yield f"{self.rounds} rounds: {len(got)} done ({got}), {left} left"
+        runs = collections.Counter(entry[1:] for entry in self.world.history if entry[0] == "ran")
+        for (key, attempt), count in runs.items():
+            if count > 1:
+                yield f"attempt {attempt} at {key} ran {count} times"
 
 
 TIMERS = """
@@ -312,10 +330,12 @@ states:
 
 
 class Timers(ExecutionScenario):
-    """A timer that is armed, cancelled and armed again by events that race with it."""
+    """A timer that is armed, cancelled and armed again by events that race with it; clocks are right here."""
 
     name = "timers"
     machines = (TIMERS,)
+    options = Options(buckets=1, batch_max=4, trace_max=50)
+    faults = msgspec.structs.replace(ROUGH, skew_s_max=0.0, clock_error_s=0.0)
     events = 4
 
     def begin_clients(self) -> None:
@@ -346,6 +366,15 @@ class Timers(ExecutionScenario):
             yield f"a timer fired twice: {fired}"
         if n not in fired:
             yield f"the timer of the last stay, {n}, never fired: {fired}"
+        entered_us = 0
+        for item in sorted(self.items("z/"), key=lambda item: str(item["sort"])):
+            entry = msgspec.json.decode(str(item["entry"]))
+            for event in entry["events"]:
+                early_us = entered_us + 1_000_000 - entry["at_us"]
+                if str(event.get("event", "")).startswith("after:") and event.get("to") == ["b"] and early_us > 0:
+                    yield f"a timer fired {early_us / 1e6:g} s before its own stay's time"
+                if event.get("to") == ["a"]:
+                    entered_us = entry["at_us"]
 
 
 KID = """
@@ -371,10 +400,9 @@ states:
       input: {i: {expr: "item"}}
       join: all
       onDone:
-        target: done
+        target: idle
         actions: [{type: assign, params: {got: {expr: "event"}}}]
     on: {Leave: idle}
-  done: {type: final}
 """
 
 
@@ -393,24 +421,25 @@ class Children(ExecutionScenario):
     def drive(self, rt: Runtime) -> Program[None]:
         """Go, Leave, Go."""
         yield from insist(deliver.start, rt, "parent", "p", None)
-        items = list(range(self.children))
         for n, event in enumerate(("Go", "Leave", "Go")):
             if self.done <= n:
-                yield from insist(deliver.handle, rt, "p", event, {"items": items}, event_id=f"{n}")
-                yield from self.taken("p")
+                items = [10 * n + i for i in range(self.children)]
+                way = deliver.send if event == "Go" else deliver.handle
+                yield from insist(way, rt, "p", event, {"items": items}, event_id=f"{n}")
+                yield from self.taken("p", f"{n}")
                 self.done = n + 1
 
     def is_over(self) -> bool:
-        """The parent and every child have ended."""
+        """The parent waits for nobody, and every child has ended."""
         return self.is_idle() and all(
-            item["status"] in ("done", "failed", "cancelled") for item in self.items(STATE) if item["machine"]
+            item["status"] in ("done", "failed", "cancelled") for item in self.items(STATE) if item["id"] != "p"
         )
 
     def problems(self) -> Iterable[str]:
         """The join's result is complete and in order."""
         got = self.context("p").get("got")
         state = self.state("p")
-        if state is None or state.status != "done" or got != list(range(self.children)):
+        if state is None or state.status != "running" or got != [20 + i for i in range(self.children)]:
             yield f"the parent is {state and state.status} with {got}"
 
 
@@ -418,9 +447,8 @@ class Spill(Children):
     """The same with more children than a commit takes directly."""
 
     name = "spill"
-    children = 70
-    steps_max = 200_000
-    fault_steps = 4000
+    options = Options(buckets=1, batch_max=4, spill_above=3, spill_part=3)
+    children = 8
 
 
 class Control(ExecutionScenario):

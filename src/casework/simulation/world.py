@@ -40,6 +40,7 @@ from casework.kernel.effects import (
 from casework.kernel.items import Table
 from casework.simulation import schedules, store
 from casework.simulation.choices import Choices
+from casework.simulation.clocks import SampledClock
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.timeline import Timeline
 
@@ -63,10 +64,14 @@ class Process:
         self.starts_n = 0
         self.paused_until_us = 0
         self.is_up = False
+        self.clock: SampledClock | None = None
+        """Where the time is known from samples only; a process that starts has none."""
         self._last_us = 0
 
     def now(self) -> Instant:
         """This host's clock, with a bound that holds the true time."""
+        if self.clock is not None:
+            return self.clock.service.now()
         faults = self.world.faults
         error_us = int((faults.skew_s_max + faults.clock_error_s) * 1e6) if self.skew_us or faults.clock_error_s else 0
         seen_us = max(self.world.now_us + self.skew_us, self._last_us)
@@ -79,7 +84,7 @@ class Task:
 
     __slots__ = (
         "answers", "children", "effect", "error", "flight", "handle", "is_cancelled", "is_dead", "is_repeat", "nonce",
-        "number", "on_end", "partial", "process", "program", "wake_number", "what",
+        "number", "on_end", "partial", "process", "program", "sent", "wake_number", "what",
     )  # fmt: skip
 
     def __init__(self, process: Process, program: Generator[Effect, Any, Any], what: str, number: int) -> None:
@@ -96,6 +101,7 @@ class Task:
         self.nonce: str | None = None
         self.is_repeat = False
         self.flight: store.Flight | None = None
+        self.sent = (0.0, 0.0)
         self.wake_number = 0
         self.is_dead = False
         self.is_cancelled = False
@@ -131,6 +137,8 @@ class World:
         self.store = store.SimulatedStore(tables)
         self.now_us = START_US
         self.steps = 0
+        self.actor: Any = None
+        """Who takes the step under way: a task, or something of the store's own."""
         self.history: list[Any] = []
         self.processes: list[Process] = []
         self.timeline: Timeline | None = Timeline() if records else None
@@ -140,6 +148,7 @@ class World:
         self._starts: list[tuple[int, int, Process]] = []
         self._numbers = 0
         self._tokens = 0
+        self._samples_clocks = faults.sampled_clocks
 
     def next_number(self) -> int:
         """A number that nobody had before."""
@@ -161,6 +170,8 @@ class World:
     def _start(self, process: Process) -> None:
         process.is_up = True
         process.starts_n += 1
+        if self._samples_clocks:
+            process.clock = SampledClock(self, process.skew_us, process.clock)
         again = f" (start {process.starts_n})" if process.starts_n > 1 else ""
         if self.timeline is not None and again:
             self.timeline.event(self, process.name, "starts again")
@@ -211,6 +222,8 @@ class World:
     def answer(self, task: Task, value: Any, error: BaseException | None = None) -> None:
         """Give a program the answer to its effect, and carry it to the next one that takes a step."""
         program = task.program
+        if self._samples_clocks and type(task.effect) in _ANSWERED_BY_THE_SERVICE:
+            task.process.clock.saw_answer(task.sent)  # type: ignore[union-attr]
         if task.flight is None and task.effect is not None and task not in self._ready:
             self._ready.append(task)
         if self.timeline is not None and task.effect is not None:
@@ -239,6 +252,8 @@ class World:
             self._end(task, Outcome(error=raised))
             return
         task.effect = effect
+        if self._samples_clocks:
+            task.sent = task.process.clock.service.mark()  # type: ignore[union-attr]
         if kind is Sleep:
             self._sleep(task, effect.seconds)  # type: ignore[attr-defined]
         elif kind is Race:
@@ -389,6 +404,7 @@ class World:
                 if process.is_up and not actor.is_dead:
                     self._put_off(actor, process.paused_until_us)
                 continue
+            self.actor = actor
             actor.step(self)
         return True
 
@@ -402,6 +418,8 @@ class World:
             return True
         if self.choices.happens(faults.pause):
             process.paused_until_us = self.now_us + int(faults.pause_s_max * 1e3 * (1 + self.choices.below(1000)))
+            if process.clock is not None and self.choices.happens(0.5):
+                process.clock.stands_still(process.paused_until_us - self.now_us)
             if self.timeline is not None:
                 self.timeline.event(
                     self, process.name, f"pauses for {(process.paused_until_us - self.now_us) / 1e6:g} s"
@@ -491,6 +509,8 @@ def _do_all(world: World, task: Task, effect: All) -> None:
         task.answers = None
         world.answer(task, answers)
 
+
+_ANSWERED_BY_THE_SERVICE = frozenset((Get, GetMany, Query, Write, Transact, All))
 
 _HANDLERS: dict[type, Callable[[World, Task, Any], None]] = {
     Get: store.do_get,

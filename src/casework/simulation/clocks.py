@@ -40,7 +40,7 @@ class SampledClock:
         self._world = world
         self._skew_s = skew_us / 1e6
         self._rate = 1 + DRIFT * (skew_us % 201 - 100) / 200
-        self._lost_s = before._lost_s if before is not None else 0.0
+        self._lost_s: float = before._lost_s if before is not None else 0.0
         self.service = ServiceClock(monotonic_s=self._monotonic_s, wall_s=self._wall_s)
 
     def _monotonic_s(self) -> float:

@@ -114,7 +114,7 @@ def _advance_once(
     unstorable: Sequence[Misuse],
 ) -> Program[Advanced]:  # fmt: skip
     moment = yield from now()
-    messages = [message_of(item) for item in items]
+    messages = [message_of(item, rt) for item in items]
     if state.status in ("suspended", "purging"):
         return (yield from _set_aside(state, items))
     if state.ended:
@@ -162,7 +162,11 @@ def plan(
     while not change.ended and taken < batch_max and (not taken or change.size() < WRITES_WITH_STATE):
         timer = change.next_due()
         if timer is not None and (message is None or timer.due_us <= message.sent_at_us):
-            event = {"type": timer.event_type, "data": timer.data} if timer.event_type else {"type": timer.name}
+            event = (
+                {"type": timer.event_type, "data": rt.decode_value(timer.data)}
+                if timer.event_type
+                else {"type": timer.name}
+            )
             _guarded(change, event, refusal, change.fire, timer)
             taken += 1
         elif message is not None:
@@ -256,7 +260,7 @@ def _bury(rt: Runtime, state: State, messages: Sequence[Message], moment: Instan
         if lost:
             n = str(message.key.sort)[2:].replace("/", "-")
             reason = f"the execution had ended: {state.status}"
-            writes.append(dead_letter(state.id, moment.middle_us, n, reason, lost, rt.options.buckets))
+            writes.append(dead_letter(state.id, moment.middle_us, n, reason, lost, rt.options.buckets, rt))
     if writes:
         yield from transact(writes)
     return Advanced(state, has_more=has_next or len(messages) > 45)
@@ -285,7 +289,7 @@ def _orphaned(rt: Runtime, id: str, items: Sequence[Item]) -> Program[Advanced]:
     if not items:
         return Advanced(None)
     moment = yield from now()
-    messages = [message_of(item) for item in items]
+    messages = [message_of(item, rt) for item in items]
     for message in messages:
         if any(mail.kind == "cancel" for mail in message.mails):
             tombstone = State(
@@ -304,7 +308,7 @@ def _orphaned(rt: Runtime, id: str, items: Sequence[Item]) -> Program[Advanced]:
             reason = "there was no such execution within an hour"
             writes += [
                 Delete(message.key, present()),
-                dead_letter(id, moment.middle_us, n, reason, mails, rt.options.buckets),
+                dead_letter(id, moment.middle_us, n, reason, mails, rt.options.buckets, rt),
             ]
         yield from transact(writes)
         return Advanced(None, has_more=len(old) < len(messages))

@@ -139,12 +139,13 @@ class Change:
     def fire(self, timer: Timer) -> None:
         """Let a due timer act: step its event, or send what was delayed."""
         self.timers.remove(timer)
+        data = self.rt.decode_value(timer.data) if timer.event_type else None
         if not timer.event_type:
             self.step(chart.timer_event(timer.name, timer.stay))
         elif timer.to and timer.to != self.state.id:
-            self.outbox.setdefault(timer.to, []).append(Mail(timer.event_type, timer.data, "", self.state.id))
+            self.outbox.setdefault(timer.to, []).append(Mail(timer.event_type, data, "", self.state.id))
         else:
-            self.step(chart.Event(timer.event_type, timer.data, "", self.state.id))
+            self.step(chart.Event(timer.event_type, data, "", self.state.id))
 
     def take(self, mail: Mail, *, known: frozenset[str] = frozenset()) -> bool:
         """Take one mail; False when it was a duplicate of an event id taken before.
@@ -299,7 +300,8 @@ class Change:
             self.later.append(chart.Event("error.communication", error))
         elif effect.delay_us > 0:
             due = self.now_us + effect.delay_us
-            self.timers.append(Timer(due, effect.send_id, 0, target, effect.event_type, effect.data))
+            data = self.rt.encode_value(effect.data)
+            self.timers.append(Timer(due, effect.send_id, 0, target, effect.event_type, data))
         else:
             self.outbox.setdefault(target, []).append(Mail(effect.event_type, effect.data, "", self.state.id))
 
@@ -396,10 +398,11 @@ class Change:
         sort = mail_sort(new.last_sent_us, new.id, new.version)
         return [
             put_message(
-                target, sort, mails, buckets, sent_at_us=new.last_sent_us, now_us=self.now_us, priority=self.priority
+                target, sort, mails, buckets,
+                sent_at_us=new.last_sent_us, now_us=self.now_us, priority=self.priority, rt=self.rt,
             )
             for target, mails in self.outbox.items()
-        ]
+        ]  # fmt: skip
 
     def finish(self) -> tuple[State, list[AnyWrite], list[AnyWrite]]:
         """The new state, the writes that must go with it, and those that may be spilled."""
@@ -413,12 +416,13 @@ class Change:
         for message, rest in self.rewritten:
             put = put_message(
                 message.key.partition, str(message.key.sort), rest, buckets,
-                sent_at_us=message.sent_at_us, now_us=self.now_us, priority=message.priority,
+                sent_at_us=message.sent_at_us, now_us=self.now_us, priority=message.priority, rt=self.rt,
             )  # fmt: skip
             with_it.append(Put(put.table, put.item, present()))
         if self.lost is not None:
             n = f"{new.version}-poison"
-            with_it.append(dead_letter(new.id, self.now_us, n, "the execution failed on it", [self.lost], buckets))
+            reason = "the execution failed on it"
+            with_it.append(dead_letter(new.id, self.now_us, n, reason, [self.lost], buckets, self.rt))
         with_it += self._checks(with_it)
         with_it += [Delete(key) for key in self.removed]
         with_it += [self._mark(event_id) for event_id in self.marks]

@@ -233,7 +233,7 @@ def put_mail(
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, source, 0)
     put = put_message(
-        id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, priority=priority
+        id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, priority=priority, rt=rt
     )
     yield from transact([put])
 

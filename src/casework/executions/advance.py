@@ -215,12 +215,12 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
     for name in change.machines_to_store():
         yield from store_definition(rt, rt.machines[name])
     new, writes, caused = change.finish()
-    if fits(writes, caused, change.fans):
+    if fits(writes, caused, [*change.fans, *change.recalls]):
         writes += caused
     else:
         change.data.sent = []
         new.data = rt.encode(encode_data(change.data))
-        writes += spill_writes(rt, new, caused, change.fans)
+        writes += spill_writes(rt, new, caused, change.fans, change.recalls)
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
     if writes:
         yield from transact([put, *writes])

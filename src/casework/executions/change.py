@@ -86,8 +86,8 @@ class Change:
 
     __slots__ = (
         "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "logs", "lost",
-        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt",
-        "starts", "state", "status", "taken", "tasks", "timers",
+        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "recalls", "removed", "rewritten",
+        "rt", "starts", "state", "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +108,7 @@ class Change:
         self.removed: list[Key] = []
         self.starts: list[ChildStart] = []
         self.fans: list[joins.Fan] = []
+        self.recalls: list[joins.Recall] = []
         self.later: list[chart.Event] = []
         self.logs: list[chart.Log] = []
         self.events: list[dict[str, Any]] = []
@@ -285,9 +286,15 @@ class Change:
         self.fans = [f for f in self.fans if f.invoke != invoke_id or f.stay != waiting.stay]
         if len(self.starts) + len(self.fans) < planned:
             return
-        for ordinal in joins.unreported(waiting):
-            child = self._child(invoke_id, waiting.stay, ordinal)
-            self.outbox.setdefault(child, []).append(Mail("cancel", None, "", self.state.id, kind="cancel"))
+        born_us = self.state.created_at_us
+        recall = joins.Recall(self.state.id, invoke_id, waiting.stay, born_us, waiting.total, waiting.seen)
+        ordinals = recall.ordinals()
+        if len(ordinals) > FAN_MIN:
+            recall.version = self.state.version + 1
+            self.recalls.append(recall)
+            return
+        for ordinal in ordinals:
+            self.outbox.setdefault(recall.target(ordinal), []).append(recall.mail())
 
     def _send(self, effect: chart.Send) -> None:
         target = self._resolve(effect)

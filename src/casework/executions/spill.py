@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from casework.errors import ConditionFailed, Contention, CorruptItem, ItemTooLarge
-from casework.executions.joins import Fan
+from casework.executions.joins import Fan, Recall
 from casework.executions.runtime import Runtime
 from casework.executions.state import State
 from casework.kernel.conditions import Absent, absent
@@ -35,14 +35,17 @@ DIRECT_BYTES = 3_000_000
 
 
 class Spilled(msgspec.Struct, omit_defaults=True):
-    """What an ``x/`` item holds: writes as (verb, item), or a fan-out of children."""
+    """What an ``x/`` item holds: writes as (verb, item), a fan-out of children, or the children to recall."""
 
     writes: list[tuple[str, dict[str, Any]]] = []
     fan: Fan | None = None
+    recall: Recall | None = None
 
     @property
     def length(self) -> int:
         """How many writes it amounts to."""
+        if self.recall is not None:
+            return len(self.recall.ordinals())
         return len(self.fan.inputs) if self.fan is not None else len(self.writes)
 
 
@@ -65,15 +68,17 @@ def spill_sort(version: int, n: int) -> str:
     return f"x/{version:012d}/{n:06d}"
 
 
-def fits(with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite], fans: Sequence[Fan]) -> bool:
+def fits(with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite], fans: Sequence[Fan | Recall]) -> bool:
     """Whether all of it goes into one transaction with the state."""
     if fans or len(caused) > SEND_MAX or len(with_it) + len(caused) >= MAX_TRANSACTION_WRITES:
         return False
     return len(caused) < 8 or sum(check_write(write) for write in caused) < DIRECT_BYTES
 
 
-def spill_writes(rt: Runtime, state: State, caused: Sequence[AnyWrite], fans: Sequence[Fan]) -> list[AnyWrite]:
-    """The writes that record ``caused`` and ``fans``; notes them in ``state``."""
+def spill_writes(
+    rt: Runtime, state: State, caused: Sequence[AnyWrite], fans: Sequence[Fan], recalls: Sequence[Recall]
+) -> list[AnyWrite]:
+    """The writes that record all of these; notes them in ``state``."""
     parts: list[Spilled] = []
     size = ITEM_BYTES
     for write in caused:
@@ -88,6 +93,7 @@ def spill_writes(rt: Runtime, state: State, caused: Sequence[AnyWrite], fans: Se
         size += weight
     for fan in fans:
         parts += _split_fan(fan)
+    parts += [Spilled(recall=recall) for recall in recalls]
     state.spill = _encode(Note(state.version, 0, len(parts))).decode()
     return [
         Put(
@@ -179,6 +185,8 @@ def _spilled_of(rt: Runtime, state: State, sort: str, item: Item | None) -> Spil
 
 
 def _part(rt: Runtime, spilled: Spilled, offset: int, now_us: int) -> list[Put]:
+    if spilled.recall is not None:
+        return spilled.recall.puts(rt, offset, offset + PART_WRITES, now_us)
     if spilled.fan is not None:
         return [start.put(rt, now_us) for start in spilled.fan.starts(offset, offset + PART_WRITES)]
     return [

@@ -521,6 +521,28 @@ def test_events_for_an_ended_execution_become_dead_letters(face: Face) -> None:
     assert face.get("o-1").version == 2 and items_of(face.backend, "o-1", "e/") == []
 
 
+def test_a_repeat_of_the_event_that_ended_it_is_a_duplicate_and_no_dead_letter(face: Face) -> None:
+    face.start("order", id="o-1")
+    assert face.handle("o-1", "pay", event_id="p").status == "done"
+    answer = face.handle("o-1", "pay", event_id="p")
+    assert answer.is_duplicate and answer.status == "done" and answer.output == {"n": 0}
+    face.work("o-1")
+    assert face.dead_letters().items == []
+
+
+def test_an_event_whose_turn_comes_after_a_due_timer_has_ended_the_execution_is_not_swallowed() -> None:
+    app, backend = watched_app(
+        machine("id: m\ninitial: a\nstates: {a: {after: {1s: b}, on: {go: a}}, b: {type: final}}")
+    )
+    app.start("m", id="x")
+    backend.sleep(2)
+    answer = app.handle("x", "go", {"n": 1}, event_id="e")
+    assert answer.status == "done" and not answer.is_taken and not answer.is_duplicate
+    work(app, "x")
+    (dead,) = app.dead_letters().items
+    assert dead.events[0]["data"] == {"n": 1}
+
+
 def test_events_that_wait_when_an_execution_ends_become_dead_letters(face: Face) -> None:
     face.start("order", id="o-1")
     for event in ("add", "pay", "add", "add"):

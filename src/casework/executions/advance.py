@@ -121,9 +121,9 @@ def _advance_once(
         return (yield from _bury(rt, state, messages, moment, has_next))
     machine = yield from machine_of(rt, state)
     if has_functions(machine):
-        change = yield from call(plan, rt, machine, state, messages, moment, batch_max, marked, unstorable)
+        change = yield from call(plan, rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next)
     else:
-        change = plan(rt, machine, state, messages, moment, batch_max, marked, unstorable)
+        change = plan(rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next)
     if change is None:
         return Advanced(state, has_more=False)
     new = yield from commit(rt, change, state.unchanged())
@@ -133,7 +133,7 @@ def _advance_once(
 
 def plan(
     rt: Runtime, machine: Machine, state: State, messages: Sequence[Message], moment: Instant, batch_max: int,
-    marked: Marked, unstorable: Sequence[Misuse] = (),
+    marked: Marked, unstorable: Sequence[Misuse] = (), has_next: bool = False,
 ) -> Change | None:  # fmt: skip
     """Everything that one commit is to do; None when nothing waits. Pure but for the user's own functions.
 
@@ -147,6 +147,7 @@ def plan(
         marked: what is known of marks of event ids.
         unstorable: why what came of the first event could not be stored; it fails the execution. Two: not even its
             failure could be stored, so that less of it is kept.
+        has_next: more messages wait than were read.
     """
     data = decode_data(state, rt.decode(state.data))
     change = Change(rt, machine, state, data, moment)
@@ -160,6 +161,8 @@ def plan(
     waiting = iter(messages)
     message = next(waiting, None)
     while not change.ended and taken < batch_max and (not taken or change.size() < WRITES_WITH_STATE):
+        if message is None and has_next and messages:
+            break  # the next message may have been sent before the next timer was due
         timer = change.next_due()
         if timer is not None and (message is None or timer.due_us <= message.sent_at_us):
             event = (

@@ -50,6 +50,9 @@ ANYTHING = any_of(absent(), present())
 MAX_FAILURE_BYTES = 64 * 1024
 """An event that poisons its execution is kept in the state up to this size, else as a dead letter."""
 
+REMOVED_MAX = 12
+"""More tasks than this that a step stops are removed with what may be spilled."""
+
 FAN_MIN = 60
 """More children of one invocation than this are started as a fan; see ``spill``."""
 
@@ -431,11 +434,15 @@ class Change:
             reason = "the execution failed on it"
             with_it.append(dead_letter(new.id, self.now_us, n, reason, [self.lost], buckets, self.rt))
         with_it += self._checks(with_it)
-        with_it += [Delete(key) for key in self.removed]
+        removed: list[AnyWrite] = [Delete(key) for key in self.removed]
+        if len(removed) <= REMOVED_MAX:
+            with_it += removed
         with_it += [self._mark(event_id) for event_id in self.marks]
         if self.rt.options.trace_max:  # every commit, so that a version without an entry shows a fault
             with_it += trace_writes(new, self.events, self.now_us, self.rt.options.trace_max)
         caused: list[AnyWrite] = [*self.tasks.values(), *messages]
+        if len(removed) > REMOVED_MAX:
+            caused += removed  # one that still runs is told by its stay that it counts no more
         caused += [start.put(self.rt, self.now_us) for start in self.starts]
         new.data = self.rt.encode(encode_data(self.data))
         return new, with_it, caused

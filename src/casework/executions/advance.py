@@ -16,6 +16,7 @@ from casework.errors import (
     ConditionFailed,
     Contention,
     CorruptItem,
+    ItemTooLarge,
     Misuse,
     OutcomeUnknown,
 )
@@ -27,6 +28,7 @@ from casework.executions.state import STATE, State, decode_data, encode_data, st
 from casework.kernel.conditions import Condition, absent, equals, present
 from casework.kernel.effects import Instant, Query
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
+from casework.kernel.limits import check_write
 from casework.kernel.programs import Program, call, now, sleep, token, transact, write
 from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import EXECUTIONS
@@ -39,6 +41,9 @@ ORPHAN_US = 3_600_000_000
 """A message whose execution does not appear within an hour becomes a dead letter."""
 
 PARK_FIRST_US, PARK_MAX_US = 60_000_000, 3_600_000_000
+
+MAX_STATE_BYTES = 400_000
+"""An execution that goes on is no larger, so that one can always be ended, with the reason in its state."""
 
 WRITES_WITH_STATE = 80
 """A batch ends when so many writes must go with the state."""
@@ -225,6 +230,11 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
         new.data = rt.encode(encode_data(change.data))
         writes += spill_writes(rt, new, caused, change.fans, change.recalls)
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
+    if not change.ended and len(new.data) > MAX_STATE_BYTES // 4 and (size := check_write(put)) > MAX_STATE_BYTES:
+        raise ItemTooLarge(
+            f"execution {new.id!r} would have {size:,} bytes, the limit is {MAX_STATE_BYTES:,} (the rest of an item is "
+            "for its end); keep less in its context"
+        )
     if writes:
         yield from transact([put, *writes])
     else:

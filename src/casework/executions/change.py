@@ -364,7 +364,9 @@ class Change:
     def poison(self, error: BaseException, event: dict[str, Any]) -> None:
         """End as failed because ``event`` could not be processed; it, the error and the state before are kept."""
         kind = type(error).__name__
-        message = (str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}")[:4000]
+        message = (str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}")[
+            : 200 if self.is_brief else 1000
+        ]
         message = message.encode(errors="replace").decode()
         if self.is_brief or len(msgspec.json.encode(event)) > MAX_FAILURE_BYTES:
             self.lost = Mail(str(event["type"])[:200], event.get("data"), event.get("id", ""), event.get("source", ""))

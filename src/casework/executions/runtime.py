@@ -39,8 +39,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse repeated event ids for so long, at the price of a mark per event; 0: the last 32 ids only."""
     batch_max: int = 64
     """At most so many events of one execution go into one commit."""
-    microsteps_max: int = 1000
-    """Bound on what one event may set off inside a chart."""
 
 
 class Parked(Exception):

@@ -98,7 +98,7 @@ def two(parent: str = PARENT, child: str = CHILD) -> tuple[Machine, Machine]:
 
 def kids_of(app: Any, id: str) -> list[str]:
     """Ids of the children that are there, in the order of their ordinals."""
-    stored = app.backend.tables._stored(EXECUTIONS).items
+    stored = app.backend.tables.stored(EXECUTIONS).items
     found = [key for key, item in stored.items() if key[1] == "0" and item.get("parent_id") == id]
     return sorted((key[0] for key in found), key=lambda kid: int(kid.rpartition("-")[0].rpartition(".")[2]))
 

@@ -59,7 +59,7 @@ def test_context_messages_timers_inputs_results_details_and_dead_letters_are_enc
     stored: list[str] = []
 
     def look() -> None:
-        stored.extend(repr(item) for item in backend.tables._stored(EXECUTIONS).items.values())
+        stored.extend(repr(item) for item in backend.tables.stored(EXECUTIONS).items.values())
 
     for id in ("x", "y"):
         app.start("m", id=id, input={"word": "secret"})

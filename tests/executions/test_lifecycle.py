@@ -582,7 +582,7 @@ def test_a_pending_execution_begins_when_it_handles_its_first_event() -> None:
     parent = machine("id: p\ninitial: a\nstates: {a: {invoke: {id: kid, src: {machine: order}, input: {amount: 7}}}}")
     app, backend = watched_app(parent, order())
     app.start("p", id="p")
-    kid = next(key for key in backend.tables._stored(state_key().table).items if key[0].startswith("p/"))[0]
+    kid = next(key for key in backend.tables.stored(state_key().table).items if key[0].startswith("p/"))[0]
     assert app.get(kid).status == "pending"
     assert app.handle(kid, "add", {"n": 1}).context == {"amount": 7, "seen": [1]}
     assert app.get(kid).status == "running"

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any
 
+import msgspec
+
 from casework.errors import ConditionFailed, Contention, OutcomeUnknown, Throttled
 from casework.kernel.conditions import absent, all_of, equals
 from casework.kernel.effects import Effect
 from casework.kernel.items import Key, Put, Table, Update
 from casework.kernel.programs import Program, get, now, query_all, sleep, token, transact, write
+from casework.simulation.faults import ROUGH
 from casework.simulation.runner import Scenario
 from casework.simulation.world import Process, World
 
@@ -38,6 +41,11 @@ class Clients(Scenario):
     """Some processes, each with one thing to do until it is done; a crash begins it again."""
 
     tables = (LOG, HEADS, RECORDS, BOX)
+    faults = msgspec.structs.replace(
+        ROUGH, crash=0.01, pause=0.03, pause_s_max=10.0, skew_s_max=0.2, clock_error_s=0.05
+    )
+    fault_steps = 600
+    steps_max = 20_000
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

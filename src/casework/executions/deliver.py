@@ -16,7 +16,7 @@ from casework.errors import (
     UnknownEvent,
 )
 from casework.executions.advance import RACES, Marked, commit, look_at_marks
-from casework.executions.change import Change
+from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.joins import input_digest
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
 from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition, stored_definition
@@ -233,7 +233,7 @@ def put_mail(
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, source, 0)
     put = put_message(
-        id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, priority=priority
+        id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, priority=priority, rt=rt
     )
     yield from transact([put])
 
@@ -320,6 +320,8 @@ def _in_line(
     check_event(machine, mail.type)
     moment = yield from now()
     if not _takes_events(state):
+        if is_recent(state.recent_ids, id_hash(mail.id)):  # perhaps the very event that ended it
+            return _answer(rt, state, is_duplicate=not is_own, is_taken=is_own), None
         yield from put_mail(rt, state.id, mail.type, mail.data, mail.id, moment, priority)
         return _answer(rt, state, is_taken=False), None
     change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment, held=is_held)
@@ -331,11 +333,14 @@ def _in_line(
     if is_own:
         change.marks.clear()
     new = yield from commit(rt, change, state.unchanged())
+    if change.ended and not change.given:  # a due timer ended it before the event's turn came
+        yield from put_mail(rt, state.id, mail.type, mail.data, mail.id, moment, priority)
+        return _answer(rt, new, is_taken=False), new
     return _answer(rt, new, is_taken=change.taken), new
 
 
 def _take_in_line(change: Change, mail: Mail, marks: frozenset[str]) -> bool:
-    """Begin what is pending, fire what is due, take the event; False when it is a duplicate."""
+    """Begin what is pending, fire what is due, take the event unless that ended it; False when it is a duplicate."""
     if change.state.status == "pending":
         change.begin(change.data.input)
     for _ in range(change.rt.options.batch_max):
@@ -343,7 +348,7 @@ def _take_in_line(change: Change, mail: Mail, marks: frozenset[str]) -> bool:
         if timer is None or change.ended:
             break
         change.fire(timer)
-    return change.take(mail, known=marks)
+    return True if change.ended else change.take(mail, known=marks)
 
 
 def _machine_here(rt: Runtime, state: State) -> Program[Machine]:

@@ -13,7 +13,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     unknown: float = 0.0
     """A write's outcome stays unknown: applied before, applied later, or never."""
     throttled: float = 0.0
-    """A request is throttled; nothing was applied."""
+    """A write is throttled; nothing was applied."""
+    throttled_reads: float = 0.0
+    """A read is throttled."""
     conflict: float = 0.0
     """A transaction that meets another one aborts it, too (mutual aborts)."""
     torn_reads: float = 0.0

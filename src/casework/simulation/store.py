@@ -196,7 +196,7 @@ class Flight:
 def _is_throttled(world: World, task: Task) -> bool:
     """Whether a read is throttled, which is its answer then."""
     faults = world.faults
-    if faults.throttled and world.choices.happens(faults.throttled):
+    if faults.throttled_reads and world.choices.happens(faults.throttled_reads):
         task.partial = None
         world.answer(task, None, Throttled(SLOW_DOWN))
         return True

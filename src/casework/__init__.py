@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from casework.executions.deliver import Execution
     from casework.executions.run_task import LATER, TaskContext
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
+    from casework.simulation.invariants import invariant
+    from casework.simulation.users import SimulationReport, simulate
     from casework.statechart import Machine
 
 __version__ = "0.1.0"
@@ -63,6 +65,7 @@ _WHERE = {
     "AsyncExecutionStore": "casework.app.execution_store:AsyncExecutionStore",
     "DynamoDBStore": "casework.app.execution_store:DynamoDBStore",
     "ExecutionStore": "casework.app.execution_store:ExecutionStore",
+    "SimulationReport": "casework.simulation.users:SimulationReport",
     "OutboxEntry": "casework.executions.store_items:OutboxEntry",
     "SpawnEntry": "casework.executions.store_items:SpawnEntry",
     "SqliteStore": "casework.app.execution_store:SqliteStore",
@@ -72,6 +75,8 @@ _WHERE = {
     "LATER": "casework.executions.run_task:LATER",
     "Machine": "casework.statechart:Machine",
     "TaskContext": "casework.executions.run_task:TaskContext",
+    "invariant": "casework.simulation.invariants:invariant",
+    "simulate": "casework.simulation.users:simulate",
     "open": "casework.app.sync:open_app",
     "open_async": "casework.app.aio:open_app_async",
 } | {
@@ -126,6 +131,7 @@ __all__ = [
     "NotJson",
     "OutboxEntry",
     "OutcomeUnknown",
+    "SimulationReport",
     "SpawnEntry",
     "SqliteStore",
     "StepLimit",
@@ -141,6 +147,8 @@ __all__ = [
     "UnknownEvent",
     "UnknownMachine",
     "WaitTimeout",
+    "invariant",
     "open",
     "open_async",
+    "simulate",
 ]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import casework
-from casework.cli import control, demo, dynamodb, inspecting, machines, sending, worker
+from casework.cli import control, demo, dynamodb, inspecting, machines, sending, simulate, worker
 
 PLAIN = None
 """Help without boxes and colours: the same text in a terminal, in the documentation and in a test."""
@@ -48,6 +48,7 @@ def _root(
 app.command("demo")(demo.demo)
 app.command("new")(machines.new)
 app.command("check")(machines.check)
+app.command("simulate")(simulate.simulate)
 app.command("start")(sending.start)
 app.command("send")(sending.send)
 app.command("worker")(worker.worker)

@@ -212,7 +212,7 @@ class Change:
         """Take an event through the chart, and all that it brings up at once."""
         if self.ended:
             return
-        self._apply(step(self.machine, self.data.snap, event, self.now_us), event.type)
+        self._apply(step(self.machine, self.data.snap, event, self.now_us), event.type, event)
         self._follow()
 
     def _follow(self) -> None:
@@ -229,11 +229,20 @@ class Change:
 
     # --- what comes out ---------------------------------------------------------------------------------------
 
-    def _apply(self, result: chart.Step, event_type: str) -> None:
+    def _apply(self, result: chart.Step, event_type: str, event: chart.Event | None = None) -> None:
         self.taken = self.taken or result.taken
         before, self.data.snap = self.data.snap, result.snapshot
         if self.rt.options.trace_max:
-            self.events.append({"event": event_type, "from": before.configuration, "to": result.snapshot.configuration})
+            entry: dict[str, Any] = {
+                "event": event_type,
+                "from": before.configuration,
+                "to": result.snapshot.configuration,
+            }
+            if event is not None and event.id:
+                entry["id"] = event.id
+            if event is not None and event.stay:
+                entry["stay"] = event.stay
+            self.events.append(entry)
         for effect in result.effects:
             _APPLY[type(effect)](self, effect)
         if result.snapshot.status != "running":

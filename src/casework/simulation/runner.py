@@ -41,6 +41,10 @@ class Scenario:
         """Whether nothing is left to do."""
         raise TypeError(f"{type(self).__name__} has no is_over()")
 
+    def waits_for(self) -> str:
+        """What a run that is not over waits for, in a few words."""
+        return ""
+
     def problems(self) -> Iterable[str]:
         """What does not hold at the end, each in a sentence."""
         return ()
@@ -113,14 +117,22 @@ def _problem_of(world: World, scenario: Scenario) -> str:
         scenario.begin()
         over = world.run(scenario.is_over, steps_max=scenario.fault_steps)
         world.faults = msgspec.structs.replace(
-            world.faults, lost=0.0, unknown=0.0, throttled=0.0, throttled_reads=0.0, crash=0.0, pause=0.0, torn_reads=0.0,
+            world.faults,
+            lost=0.0,
+            unknown=0.0,
+            throttled=0.0,
+            throttled_reads=0.0,
+            crash=0.0,
+            pause=0.0,
+            torn_reads=0.0,
             partition_limits=False,
         )
         over = over or world.run(scenario.is_over, steps_max=scenario.steps_max)
     except ProgramFailed as failed:
         return str(failed)
     if not over:
-        return f"stuck: not over after {world.steps} steps"
+        waits = scenario.waits_for()
+        return f"stuck: not over after {world.steps} steps{f', waiting for {waits}' if waits else ''}"
     return "; ".join(scenario.problems())
 
 
@@ -176,12 +188,23 @@ def explore_all(factory: Any, *, runs_max: int = 100_000, faults: Faults) -> tup
     return Report(factory.name, runs, steps, time.perf_counter() - started), explorer.is_complete
 
 
-def shrink(factory: Any, run: Run, *, faults: Faults | None = None, tries: int = 300) -> Run:
-    """A simpler run that fails, too, with its timeline: fewer decisions, more of them the plain one."""
+def shrink(
+    factory: Any, run: Run, *, faults: Faults | None = None, tries: int = 300,
+    is_same: Callable[[str, str], bool] = lambda problem, other: True,
+) -> Run:  # fmt: skip
+    """A simpler run that fails, too, with its timeline: fewer decisions, more of them the plain one.
+
+    Args:
+        factory: a subclass of :class:`Scenario`.
+        run: the run that failed.
+        faults: instead of the scenario's own.
+        tries: at most so many runs.
+        is_same: whether another run's problem counts as this one's.
+    """
 
     def fails(choices: list[int]) -> Run | None:
         again = run_once(factory, run.seed, schedule=run.schedule, faults=faults, replay=choices)
-        return again if again.problem else None
+        return again if again.problem and is_same(run.problem, again.problem) else None
 
     best = run.choices
     left = tries
@@ -195,6 +218,8 @@ def shrink(factory: Any, run: Run, *, faults: Faults | None = None, tries: int =
                 candidates.append(best[:position] + [0] * len(part) + best[position + width :])
             if position + width >= len(best):
                 candidates.append(best[:position])
+            elif width <= 8:
+                candidates.append(best[:position] + best[position + width :])
             for candidate in candidates:
                 left -= 1
                 again = fails(candidate)

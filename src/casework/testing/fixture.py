@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from casework.simulation.users import SimulationReport
     from casework.testing.virtual import VirtualApp
 
 
@@ -29,3 +30,20 @@ def casework_app() -> Iterator[Callable[..., VirtualApp]]:
     yield make
     for app in made:
         app.close()
+
+
+@pytest.fixture
+def casework_simulation() -> Callable[..., SimulationReport]:
+    """``casework.simulate`` for a test: a run that fails is an AssertionError that shows its timeline and its seed.
+
+    ``casework_simulation(order, runs=200)``; options are those of ``casework.simulate``.
+    """
+    from casework.simulation.users import simulate
+
+    def check(machines: Any, **options: Any) -> SimulationReport:
+        __tracebackhide__ = True
+        report = simulate(machines, **{"runs": 200, **options})
+        report.check()
+        return report
+
+    return check

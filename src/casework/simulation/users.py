@@ -1,0 +1,241 @@
+"""``casework.simulate``: a user's charts under everything that can go wrong, replayed from a seed.
+
+What happens in a run stands in :mod:`casework.simulation.scenarios.users`, what must hold in
+:mod:`casework.simulation.scenarios.watching`. Here is what a caller gives and gets.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from casework.errors import Misuse
+from casework.kernel.schema import TABLES
+from casework.simulation.faults import Faults
+from casework.simulation.invariants import Invariant, invariants_of
+from casework.simulation.payloads import check_events, event_spec, fill
+from casework.simulation.runner import run_once, shrink
+from casework.simulation.scenarios.users import Setting, UsersCharts
+from casework.simulation.standins import stand_ins
+from casework.simulation.world import World
+from casework.statechart import Machine, check_json
+
+CALM = Faults(conflict=0.2, torn_reads=0.1, index_lag=20)
+"""What happens on DynamoDB on any day: conflicts, reads of half a transaction, indexes that lag."""
+
+CRASHES = Faults(
+    lost=0.02, unknown=0.01, throttled=0.01, throttled_reads=0.005, conflict=0.3, torn_reads=0.2, index_lag=20,
+    crash=0.004, pause=0.003, skew_s_max=2.0, clock_error_s=0.1, ttl=0.5,
+)  # fmt: skip
+"""With ``crashes``: processes die and stand still, answers are lost, clocks are off, requests are throttled."""
+
+SEEDS = 1 << 31
+
+
+class SimulationFailure(msgspec.Struct, frozen=True):
+    """A run in which something did not hold."""
+
+    seed: int
+    schedule: str
+    """``uniform``, ``sticky`` or ``priority``; the seed decides it."""
+    problem: str
+    """What did not hold, in a sentence."""
+    timeline: str
+    """What happened, in a simpler run that fails in the same way."""
+    command: str
+    """The call that replays it."""
+
+
+class SimulationReport(msgspec.Struct, frozen=True):
+    """What a simulation found."""
+
+    machines: list[str]
+    runs: int
+    steps: int
+    """Scheduled steps, in all runs."""
+    seconds: float
+    first_seed: int
+    failure: SimulationFailure | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything held in every run."""
+        return self.failure is None
+
+    @property
+    def seeds_per_s(self) -> float:
+        """Runs a second."""
+        return self.runs / self.seconds if self.seconds else 0.0
+
+    @property
+    def steps_per_s(self) -> float:
+        """Scheduled steps a second."""
+        return self.steps / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        """For people: what was run, and the failure with its timeline."""
+        names = ", ".join(self.machines)
+        rate = f"{self.seeds_per_s:,.0f} seeds/s, {self.steps_per_s:,.0f} steps/s"
+        if self.failure is None:
+            last = self.first_seed + self.runs - 1
+            return f"{names}: {self.runs:,} runs, everything held (seeds {self.first_seed} to {last}; {rate})"
+        failure = self.failure
+        return (
+            f"{names}: run {self.runs:,} failed, seed {failure.seed}, {failure.schedule} schedule ({rate})\n\n"
+            f"{failure.timeline}\n\n{failure.problem}\n\nreplay it: {failure.command}"
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError with the failure's timeline, if there is one."""
+        if self.failure is not None:
+            raise AssertionError(str(self))
+
+
+class _Charts:
+    """Makes the scenario of a setting for a world; what the runner asks of a scenario's class."""
+
+    name = "charts"
+    tables = TABLES
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.faults = setting.faults
+
+    def __call__(self, world: World) -> UsersCharts:
+        return UsersCharts(world, self.setting)
+
+
+def simulate(
+    machines: Machine | Sequence[Machine], *, runs: int = 1000, crashes: bool = True, duplicates: bool = True,
+    events: Iterable[Any] | None = None, script: Iterable[Any] | None = None, input: Any = None,
+    invariants: Iterable[Invariant] = (), tasks: Mapping[str, Any] | None = None, real_tasks: bool = False,
+    may_fail: bool = False, workers: int = 2, prepare: Callable[[], Any] | None = None, seed: int | None = None,
+    seconds: float | None = None, on_progress: Callable[[int, int], None] | None = None, command: str = "",
+) -> SimulationReport:  # fmt: skip
+    """Run charts many times in simulated worlds, each under another seed, up to the first run that fails.
+
+    Senders send events that the machines know, workers take them and run tasks, timers fire, all in virtual time. After
+    each run, and after each commit, casework's promises and ``invariants`` are checked: a failing run is replayed and
+    shrunk to a short timeline.
+
+    Args:
+        machines: one, or several that invoke each other; those that no other one invokes are started.
+        runs: stop after so many runs.
+        crashes: processes die and pause, answers are lost, clocks are off, requests are throttled.
+        duplicates: events are delivered again with their event id, and results of tasks are handed in twice.
+        events: what is sent, by chance: ``"Paid"``, ``("Paid", {"amount": 5})``, ``{"Paid": {...}}`` or ``{"type":
+            "Paid", "data": {...}, "id": False, "after": "5s"}``, where ``id: False`` sends it without an event id, and
+            data may be a function of a ``random.Random``. None: all that the machines know, payloads guessed.
+        script: events sent in this order, each once.
+        input: of the executions; guessed when None. It and payloads may hold ``{"$int": [1, 9]}`` and its like, see
+            :mod:`casework.simulation.payloads`.
+        invariants: functions of (execution, history), beside those registered with ``@casework.invariant(machine)``.
+        tasks: stand-ins by task: a value, a function like the task's own, or ``{"returns": ..., "fails": 0.2, "error":
+            "declined", "final": True, "takes": ["10ms", "20m"]}``. Others return null, or what the chart reads of them.
+        real_tasks: call the registered functions of the tasks that have no stand-in.
+        may_fail: an execution that ends as failed is no failure of the run.
+        workers: processes that advance executions and run tasks.
+        prepare: called before each run, to reset what real tasks and invariants share.
+        seed: of the first run, the next has the next; None takes a fresh one.
+        seconds: stop after so much real time.
+        on_progress: told how many runs and steps are done, now and then.
+        command: what replays a failure, in front of ``--seed N --runs 1``; for the command line.
+
+    Raises Misuse for machines that cannot run as they are, and for events or tasks that they do not know.
+    """
+    setting = _setting(
+        [machines] if isinstance(machines, Machine) else list(machines),
+        events, script, invariants, tasks or {},
+        faults=CRASHES if crashes else CALM, input=input, duplicates=duplicates, real_tasks=real_tasks,
+        may_fail=may_fail, workers=workers, prepare=prepare,
+    )  # fmt: skip
+    if type(runs) is not int or runs < 1:
+        raise Misuse(f"runs is {runs!r:.40}; it must be at least 1")
+    first = int.from_bytes(os.urandom(4)) % SEEDS if seed is None else seed
+    if type(first) is not int or first < 0:
+        raise Misuse(f"seed is {seed!r:.40}; it must be a whole number from 0")
+    factory = _Charts(setting)
+    started = time.perf_counter()
+    steps = done = 0
+    failure = None
+    for n in range(runs):
+        run = run_once(factory, first + n)
+        steps += run.steps
+        done = n + 1
+        elapsed = time.perf_counter() - started
+        if run.problem:
+            small = shrink(factory, run, tries=500, is_same=_is_same)
+            replay = (
+                f"{command} --seed {run.seed} --runs 1"
+                if command
+                else f"casework.simulate(..., seed={run.seed}, runs=1)"
+            )
+            failure = SimulationFailure(run.seed, run.schedule, small.problem, small.timeline, replay)
+            break
+        if on_progress is not None and n % 8 == 7:
+            on_progress(done, steps)
+        if seconds is not None and elapsed > seconds:
+            break
+    names = [machine.name for machine in setting.machines]
+    return SimulationReport(names, done, steps, elapsed, first, failure)
+
+
+def _is_same(problem: str, other: str) -> bool:
+    """Whether two problems are of one kind: the same words, whatever the ids and numbers in them."""
+    return _words(problem) == _words(other)
+
+
+def _words(problem: str) -> str:
+    return re.sub(r"[\w./-]*\d[\w./-]*", "", problem.partition(": ")[2].partition(": ")[0] or problem)
+
+
+def _setting(
+    machines: list[Machine], events: Iterable[Any] | None, script: Iterable[Any] | None,
+    invariants: Iterable[Invariant], tasks: Mapping[str, Any], *, input: Any, real_tasks: bool, **others: Any,
+) -> Setting:  # fmt: skip
+    """What is simulated, checked."""
+    if not machines or not all(isinstance(machine, Machine) for machine in machines):
+        raise Misuse(f"simulate takes a machine or several, not {machines!r:.80}")
+    names = [machine.name for machine in machines]
+    if len(set(names)) < len(names):
+        raise Misuse(f"two machines have one name: {', '.join(sorted(names))}")
+    for machine in machines:
+        machine.knows_machines(names)
+    for machine in machines:
+        missing = [what for what in machine.missing_functions() if not what.startswith("task")]
+        if missing:
+            raise Misuse(
+                f"machine {machine.name!r} names {', '.join(missing)}, which is not here; simulate the module that "
+                "registers it, with all the machines that take part"
+            )
+    invoked = {
+        name
+        for machine in machines
+        for name in machine.names.only_machines | (machine.names.tasks - set(machine.tasks))
+        if name != machine.name
+    }
+    roots = tuple(machine for machine in machines if machine.name not in invoked) or tuple(machines)
+    drawn = tuple(event_spec(each, f"events[{n}]") for n, each in enumerate(events or ()))
+    ordered = tuple(event_spec(each, f"script[{n}]") for n, each in enumerate(script or ()))
+    check_events([*drawn, *ordered], roots)
+    if input is not None and not callable(input):
+        check_json(input, "input")
+        fill(input, lambda bound: 0)
+    checks: dict[str, tuple[Invariant, ...]] = {"": tuple(invariants)}
+    for machine in machines:
+        checks[machine.name] = tuple(each for each in invariants_of(machine) if each not in checks[""])
+    return Setting(
+        machines=tuple(machines), roots=roots, stand_ins=stand_ins(machines, tasks, real=real_tasks), events=drawn,
+        script=ordered, input=input, invariants=checks, **others,
+    )  # fmt: skip
+
+
+def command_line(*words: str) -> str:
+    """Words as they are typed into a shell."""
+    return shlex.join(words)

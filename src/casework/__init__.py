@@ -19,6 +19,14 @@ if TYPE_CHECKING:
         ExecutionStore,
         SqliteStore,
     )
+    from casework.app.idempotency_store import (
+        AsyncDynamoDBIdempotencyStore,
+        AsyncIdempotencyStore,
+        DynamoDBIdempotencyStore,
+        IdempotencyStore,
+        MemoryIdempotencyStore,
+        SqliteIdempotencyStore,
+    )
     from casework.app.sync import App
     from casework.app.sync import open_app as open
     from casework.errors import (
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
         Contention,
         CorruptItem,
         ExecutionExists,
+        InProgress,
         InvalidMachine,
         ItemTooLarge,
         LeaseLost,
@@ -38,6 +47,10 @@ if TYPE_CHECKING:
         NoSuchExecution,
         NotJson,
         OutcomeUnknown,
+        PayloadMismatch,
+        RememberedError,
+        ResultLost,
+        ResultNotKept,
         StepLimit,
         StoreConflict,
         StoreError,
@@ -52,11 +65,20 @@ if TYPE_CHECKING:
     from casework.executions.deliver import Execution
     from casework.executions.run_task import LATER, TaskContext
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
+    from casework.idempotency.record import ClaimResult, Record
     from casework.statechart import Machine
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "AsyncDynamoDBIdempotencyStore": "casework.app.idempotency_store:AsyncDynamoDBIdempotencyStore",
+    "AsyncIdempotencyStore": "casework.app.idempotency_store:AsyncIdempotencyStore",
+    "DynamoDBIdempotencyStore": "casework.app.idempotency_store:DynamoDBIdempotencyStore",
+    "IdempotencyStore": "casework.app.idempotency_store:IdempotencyStore",
+    "MemoryIdempotencyStore": "casework.app.idempotency_store:MemoryIdempotencyStore",
+    "SqliteIdempotencyStore": "casework.app.idempotency_store:SqliteIdempotencyStore",
+    "ClaimResult": "casework.idempotency.record:ClaimResult",
+    "Record": "casework.idempotency.record:Record",
     "App": "casework.app.sync:App",
     "AsyncApp": "casework.app.aio:AsyncApp",
     "AsyncDynamoDBStore": "casework.app.execution_store:AsyncDynamoDBStore",
@@ -78,9 +100,9 @@ _WHERE = {
     name: f"casework.errors:{name}"
     for name in (
         "AlreadyProcessed", "CaseworkError", "ConditionFailed", "Contention", "CorruptItem", "ExecutionExists",
-        "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat",
-        "NoSuchExecution", "NotJson", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed",
-        "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
+        "InProgress", "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat",
+        "NoSuchExecution", "NotJson", "OutcomeUnknown", "PayloadMismatch", "RememberedError", "ResultLost", "ResultNotKept", "StepLimit",
+        "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed", "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
     )
 }  # fmt: skip
 
@@ -104,20 +126,27 @@ __all__ = [
     "AlreadyProcessed",
     "App",
     "AsyncApp",
+    "AsyncDynamoDBIdempotencyStore",
     "AsyncDynamoDBStore",
     "AsyncExecutionStore",
+    "AsyncIdempotencyStore",
     "CaseworkError",
+    "ClaimResult",
     "ConditionFailed",
     "Contention",
     "CorruptItem",
+    "DynamoDBIdempotencyStore",
     "DynamoDBStore",
     "Execution",
     "ExecutionExists",
     "ExecutionStore",
+    "IdempotencyStore",
+    "InProgress",
     "InvalidMachine",
     "ItemTooLarge",
     "LeaseLost",
     "Machine",
+    "MemoryIdempotencyStore",
     "MissingExtra",
     "MissingTable",
     "Misuse",
@@ -126,7 +155,13 @@ __all__ = [
     "NotJson",
     "OutboxEntry",
     "OutcomeUnknown",
+    "PayloadMismatch",
+    "Record",
+    "RememberedError",
+    "ResultLost",
+    "ResultNotKept",
     "SpawnEntry",
+    "SqliteIdempotencyStore",
     "SqliteStore",
     "StepLimit",
     "StoreConflict",

@@ -67,10 +67,16 @@ if TYPE_CHECKING:
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
     from casework.idempotency.record import ClaimResult, Record
     from casework.statechart import Machine
+    from casework.surfaces.decorator import idempotent
+    from casework.surfaces.guard import current_claim
+    from casework.surfaces.once import once
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "current_claim": "casework.surfaces.guard:current_claim",
+    "once": "casework.surfaces.once:once",
+    "idempotent": "casework.surfaces.decorator:idempotent",
     "AsyncDynamoDBIdempotencyStore": "casework.app.idempotency_store:AsyncDynamoDBIdempotencyStore",
     "AsyncIdempotencyStore": "casework.app.idempotency_store:AsyncIdempotencyStore",
     "DynamoDBIdempotencyStore": "casework.app.idempotency_store:DynamoDBIdempotencyStore",
@@ -100,9 +106,10 @@ _WHERE = {
     name: f"casework.errors:{name}"
     for name in (
         "AlreadyProcessed", "CaseworkError", "ConditionFailed", "Contention", "CorruptItem", "ExecutionExists",
-        "InProgress", "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat",
-        "NoSuchExecution", "NotJson", "OutcomeUnknown", "PayloadMismatch", "RememberedError", "ResultLost", "ResultNotKept", "StepLimit",
-        "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed", "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
+        "InProgress", "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse",
+        "NewerFormat", "NoSuchExecution", "NotJson", "OutcomeUnknown", "PayloadMismatch", "RememberedError",
+        "ResultLost", "ResultNotKept", "StepLimit", "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed",
+        "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
     )
 }  # fmt: skip
 
@@ -176,6 +183,9 @@ __all__ = [
     "UnknownEvent",
     "UnknownMachine",
     "WaitTimeout",
+    "current_claim",
+    "idempotent",
+    "once",
     "open",
     "open_async",
 ]

@@ -71,6 +71,7 @@ class TestOnDynamoDB(IdempotencyStoreContract):
             yield store
 
 
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # of aiohttp, silent by default
 class TestOnDynamoDBAsync(IdempotencyStoreContract):
     largest_bytes = 2_900_000  # ministack counts the base64 text of bytes, the service their number
 

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
 from casework.app.core import Core, read_settings, write_settings
+from casework.app.idempotency_store import AsyncIdempotencyStore
 from casework.app.stores import is_embedded, open_backend_async, store_url
 from casework.app.sync import make_options, worker_options
 from casework.backends.drive_async import run_async
@@ -66,6 +67,11 @@ class AsyncApp:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
+
+    @functools.cached_property
+    def idempotency(self) -> AsyncIdempotencyStore:
+        """The idempotency records of this store; see ``casework.idempotent``."""
+        return AsyncIdempotencyStore(self.backend)
 
     def worker(self, **options: Any) -> WorkerTask:
         """A worker on this loop, for an ``async with`` block; ``options`` are those of ``WorkerOptions``.

@@ -1,7 +1,7 @@
 """Idempotency records in this process's memory: the operations of the store, done at once and without one.
 
 For tests and single processes, and lean: a replay is one look at a dict. Its cost does not grow with the number of
-records; what has expired is removed a little at a time, with each claim. The contract suite holds it against the stores.
+records; what has expired is removed a little at a time, with each claim.
 """
 
 from __future__ import annotations

@@ -175,8 +175,8 @@ class _LazyTable:
 
     def __init__(self, table: str | None, create: bool) -> None:
         name = "casework_idempotency" if table is None else table
-        if not isinstance(name, str) or not name:
-            raise Misuse(f"table is {table!r}; it must be the name of a DynamoDB table")
+        if not name:
+            raise Misuse("table is empty; it must be the name of a DynamoDB table")
         self.table = Table(name=name, partition=IDEMPOTENCY.partition, sort=IDEMPOTENCY.sort, ttl=IDEMPOTENCY.ttl)
         self.is_pending = create
 
@@ -235,7 +235,7 @@ class DynamoDBIdempotencyStore(IdempotencyStore):
 def _call_policy(max_retries: int) -> Any:
     from casework.backends.dynamodb.plan import CallPolicy
 
-    if type(max_retries) is not int or not 0 <= max_retries <= 100:
+    if not 0 <= max_retries <= 100:
         raise Misuse(f"max_retries is {max_retries!r}; it must be 0 to 100")
     return CallPolicy(unsent_max=max_retries + 1, lost_reads_max=max_retries + 1)
 
@@ -307,9 +307,7 @@ class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
             settings={"connect_timeout": connect_timeout, "read_timeout": read_timeout},
         )  # fmt: skip
         self._lazy = _LazyTable(table, create_table)
-        self._backends: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncBackend] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._backends: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncBackend] = weakref.WeakKeyDictionary()
         self.shared = Shared(host_steady_us, table=self._lazy.table, grace_s=lease_grace_seconds)
 
     def _on_loop(self) -> AsyncBackend:

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
 from casework.app.core import Core, read_settings, write_settings
+from casework.app.idempotency_store import IdempotencyStore
 from casework.app.stores import is_embedded, open_backend, store_url
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
@@ -69,6 +70,11 @@ class App:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
+
+    @functools.cached_property
+    def idempotency(self) -> IdempotencyStore:
+        """The idempotency records of this store; see ``casework.idempotent``."""
+        return IdempotencyStore(self.backend)
 
     def worker(self, **options: Any) -> WorkerThread:
         """A worker in this process, for a ``with`` block; ``options`` are those of ``WorkerOptions``.

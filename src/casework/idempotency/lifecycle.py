@@ -124,9 +124,7 @@ class Shared:
 
     def note_own(self, key: str, state: str, token: str, renewals: int) -> None:
         """What this process wrote and saw acknowledged counts as a sighting, too."""
-        self.note(
-            Record(key=key, state=state, token=token, renewals=renewals), self.steady_us()
-        )
+        self.note(Record(key=key, state=state, token=token, renewals=renewals), self.steady_us())
 
     def hold(self, token: str, renewals: int) -> None:
         """Remember how often a claim of this process was renewed."""
@@ -176,7 +174,8 @@ def check_key(key: object) -> None:
 
 def to_us(seconds: float, what: str, most_s: float) -> int:
     """A length in microseconds; Misuse when it is none."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= most_s:
+    given: Any = seconds
+    if type(given) not in (int, float) or not 0 < given <= most_s:
         raise Misuse(f"{what} is {seconds!r}; it must be a number of seconds above 0, at most {most_s:,.0f}")
     return max(1, round(seconds * 1_000_000))
 
@@ -344,9 +343,7 @@ def completion_writes(
 ) -> list[AnyWrite]:  # fmt: skip
     """The writes of a completion: the record first, then its chunks."""
     pairs, kept_us = _checked(key, status, headers, body, expires_after_seconds)
-    attributes = records.completion(
-        status, pairs, body, moment.middle_us, moment.latest_us, kept_us, shared.grace_s
-    )
+    attributes = records.completion(status, pairs, body, moment.middle_us, moment.latest_us, kept_us, shared.grace_s)
     removed = () if kept_us else ("expires_at_s",)
     writes: list[AnyWrite] = [Update(shared.place(key), attributes, removed, records.held(token))]
     if "chunks" in attributes:
@@ -453,7 +450,10 @@ def release(shared: Shared, key: str, token: str) -> Program[bool]:
     while applied is None:
         attempts += 1
         moment = yield from now()
-        attributes = {"state": RELEASED, "expires_at_s": moment.latest_us // 1_000_000 + 1 + shared.grace_s}
+        attributes: dict[str, Any] = {
+            "state": RELEASED,
+            "expires_at_s": moment.latest_us // 1_000_000 + 1 + shared.grace_s,
+        }
         applied = yield from _end([Update(shared.place(key), attributes, (), records.held(token))])
         if applied is None:
             found = yield from get(shared.place(key))

@@ -46,5 +46,3 @@ def purge(shared: Shared, key: str) -> Program[int]:
         keys.sort(key=lambda place: place.sort != records.RECORD)  # the record first: no record without its chunks
         yield from transact([Delete(place) for place in keys])
         deleted += len(keys)
-
-

@@ -164,7 +164,13 @@ def claim_item(record: Record, grace_s: int) -> Item:
 
 
 def completion(
-    status: int, headers: tuple[tuple[str, str], ...], body: bytes, at_us: int, latest_us: int, kept_us: int, grace_s: int
+    status: int,
+    headers: tuple[tuple[str, str], ...],
+    body: bytes,
+    at_us: int,
+    latest_us: int,
+    kept_us: int,
+    grace_s: int,
 ) -> dict[str, Any]:
     """What a completion sets, but for a body that goes into chunks."""
     attributes: dict[str, Any] = {"state": COMPLETED, "completed_at_us": at_us, "status": status, "size": len(body)}
@@ -236,9 +242,7 @@ def joined(record: Record, chunks: Sequence[Item | None]) -> bytes | None:
 
 def unchanged(record: Record) -> Condition:
     """Holds while the record is the one that was read: same claim, same state, no renewal in between."""
-    return AllOf(
-        (Equals("token", record.token), Equals("renewals", record.renewals), Equals("state", record.state))
-    )
+    return AllOf((Equals("token", record.token), Equals("renewals", record.renewals), Equals("state", record.state)))
 
 
 def held(token: str) -> Condition:

@@ -26,8 +26,9 @@ def wait_for_completion(shared: Shared, key: str, timeout_seconds: float) -> Pro
     """  # fmt: skip
     check_key(key)
     until_us = shared.steady_us() + round(timeout_seconds * 1e6)
+    poll: Poll | None = None
     while True:
-        poll = shared.polls.setdefault(key, Poll())
+        poll = poll or shared.polls.setdefault(key, Poll())
         changed = poll.changed
         if poll.is_over:
             return (yield from _answer(shared, poll.record))
@@ -42,8 +43,6 @@ def wait_for_completion(shared: Shared, key: str, timeout_seconds: float) -> Pro
                 yield from race(changed, timeout_s=left_s)
             finally:
                 poll.followers -= 1
-            if poll.is_over:
-                return (yield from _answer(shared, poll.record))
             continue
         return (yield from _lead(shared, key, poll, until_us))
 

@@ -165,7 +165,12 @@ class IdempotencyStoreContract:
     # --- complete -----------------------------------------------------------------------------------------------------
 
     def test_a_result_comes_back_as_it_was(self, store: Any, key: str) -> None:
-        headers = [("Content-Type", "text/plain; charset=utf-8"), ("X-Same", "1"), ("X-Same", "2"), ("x-\u00e9", "\u00fc, \"")]
+        headers = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("X-Same", "1"),
+            ("X-Same", "2"),
+            ("x-\u00e9", '\u00fc, "'),
+        ]
         for n, body in enumerate((ANY_BYTES, b"", b"{}", b"x" * 4097, ANY_BYTES * 2000)):
             place = f"{key}-{n}"
             token = self._claimed(store, place)
@@ -263,7 +268,9 @@ class IdempotencyStoreContract:
         assert store.complete(key, token, 203, {"A": "1"}, ANY_BYTES, LONG_S)
         for thread, found in waiting:
             thread.join(PATIENCE_S)
-            assert [(r.status, r.body, [tuple(h) for h in r.headers]) for r in found] == [(203, ANY_BYTES, [("A", "1")])]
+            assert [(r.status, r.body, [tuple(h) for h in r.headers]) for r in found] == [
+                (203, ANY_BYTES, [("A", "1")])
+            ]
 
     def test_a_waiter_is_let_go_by_a_release_and_does_not_claim(self, store: Any, key: str) -> None:
         token = self._claimed(store, key)

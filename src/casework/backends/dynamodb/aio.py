@@ -105,7 +105,10 @@ class AsyncDynamoDBBackend:
     async def _make_client(self) -> Any:
         session = import_extra("aiobotocore.session", "dynamodb-async").get_session()
         config = make_config(
-            import_extra("aiobotocore.config", "dynamodb-async").AioConfig, self._concurrency, self._settings, self._config
+            import_extra("aiobotocore.config", "dynamodb-async").AioConfig,
+            self._concurrency,
+            self._settings,
+            self._config,
         )
         known = self._endpoint_url is None or await session.get_credentials() is not None
         found_region = session.get_config_variable("region")

@@ -67,13 +67,18 @@ if TYPE_CHECKING:
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
     from casework.idempotency.record import ClaimResult, Record
     from casework.statechart import Machine
+    from casework.surfaces.asgi import IdempotencyMiddleware, idempotent_route
     from casework.surfaces.decorator import idempotent
     from casework.surfaces.guard import current_claim
     from casework.surfaces.once import once
+    from casework.surfaces.wsgi import IdempotencyWsgiMiddleware
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "IdempotencyWsgiMiddleware": "casework.surfaces.wsgi:IdempotencyWsgiMiddleware",
+    "idempotent_route": "casework.surfaces.asgi:idempotent_route",
+    "IdempotencyMiddleware": "casework.surfaces.asgi:IdempotencyMiddleware",
     "current_claim": "casework.surfaces.guard:current_claim",
     "once": "casework.surfaces.once:once",
     "idempotent": "casework.surfaces.decorator:idempotent",
@@ -147,7 +152,9 @@ __all__ = [
     "Execution",
     "ExecutionExists",
     "ExecutionStore",
+    "IdempotencyMiddleware",
     "IdempotencyStore",
+    "IdempotencyWsgiMiddleware",
     "InProgress",
     "InvalidMachine",
     "ItemTooLarge",
@@ -185,6 +192,7 @@ __all__ = [
     "WaitTimeout",
     "current_claim",
     "idempotent",
+    "idempotent_route",
     "once",
     "open",
     "open_async",

@@ -70,12 +70,14 @@ if TYPE_CHECKING:
     from casework.surfaces.asgi import IdempotencyMiddleware, idempotent_route
     from casework.surfaces.decorator import idempotent
     from casework.surfaces.guard import current_claim
+    from casework.surfaces.http import HttpRequest
     from casework.surfaces.once import once
     from casework.surfaces.wsgi import IdempotencyWsgiMiddleware
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "HttpRequest": "casework.surfaces.http:HttpRequest",
     "IdempotencyWsgiMiddleware": "casework.surfaces.wsgi:IdempotencyWsgiMiddleware",
     "idempotent_route": "casework.surfaces.asgi:idempotent_route",
     "IdempotencyMiddleware": "casework.surfaces.asgi:IdempotencyMiddleware",
@@ -152,6 +154,7 @@ __all__ = [
     "Execution",
     "ExecutionExists",
     "ExecutionStore",
+    "HttpRequest",
     "IdempotencyMiddleware",
     "IdempotencyStore",
     "IdempotencyWsgiMiddleware",

@@ -56,7 +56,7 @@ class Client:
 def on_uvicorn(app: Any) -> Iterator[Client]:
     import uvicorn
 
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", lifespan="on"))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", lifespan="auto"))
     started = threading.Event()
     original = server.startup
 

@@ -292,12 +292,11 @@ def idempotent_route(route_class: type, store: Target, **arguments: Any) -> type
         arguments: as for :class:`IdempotencyMiddleware`.
     """
     guard = make_guard(store, arguments)
-    make: Callable[..., None] = vars(route_class).get("__init__") or route_class.__init__  # type: ignore[misc]
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
+    async def handle(self: Any, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         guarded = IdempotencyMiddleware.__new__(IdempotencyMiddleware)
-        guarded.app, guarded.guard = self.app, guard
-        self.app = guarded
+        guarded.app, guarded.guard = super(made, self).handle, guard
+        await guarded(scope, receive, send)
 
-    return type(f"Idempotent{route_class.__name__}", (route_class,), {"__init__": __init__, "guard": guard})
+    made: Any = type(f"Idempotent{route_class.__name__}", (route_class,), {"handle": handle, "guard": guard})
+    return made  # type: ignore[no-any-return]

@@ -68,15 +68,22 @@ if TYPE_CHECKING:
     from casework.idempotency.record import ClaimResult, Record
     from casework.statechart import Machine
     from casework.surfaces.asgi import IdempotencyMiddleware, idempotent_route
+    from casework.surfaces.consumer import SqsConsumer
     from casework.surfaces.decorator import idempotent
     from casework.surfaces.guard import current_claim
     from casework.surfaces.http import HttpRequest
+    from casework.surfaces.messages import MessageHandler, SqsBatch, message_handler, sqs_batch
     from casework.surfaces.once import once
     from casework.surfaces.wsgi import IdempotencyWsgiMiddleware
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "SqsConsumer": "casework.surfaces.consumer:SqsConsumer",
+    "SqsBatch": "casework.surfaces.messages:SqsBatch",
+    "MessageHandler": "casework.surfaces.messages:MessageHandler",
+    "sqs_batch": "casework.surfaces.messages:sqs_batch",
+    "message_handler": "casework.surfaces.messages:message_handler",
     "HttpRequest": "casework.surfaces.http:HttpRequest",
     "IdempotencyWsgiMiddleware": "casework.surfaces.wsgi:IdempotencyWsgiMiddleware",
     "idempotent_route": "casework.surfaces.asgi:idempotent_route",
@@ -164,6 +171,7 @@ __all__ = [
     "LeaseLost",
     "Machine",
     "MemoryIdempotencyStore",
+    "MessageHandler",
     "MissingExtra",
     "MissingTable",
     "Misuse",
@@ -180,6 +188,8 @@ __all__ = [
     "SpawnEntry",
     "SqliteIdempotencyStore",
     "SqliteStore",
+    "SqsBatch",
+    "SqsConsumer",
     "StepLimit",
     "StoreConflict",
     "StoreError",
@@ -196,7 +206,9 @@ __all__ = [
     "current_claim",
     "idempotent",
     "idempotent_route",
+    "message_handler",
     "once",
     "open",
     "open_async",
+    "sqs_batch",
 ]

@@ -325,8 +325,12 @@ class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
             self._lazy.is_pending = False
         return await run_async(program, backend)
 
-    async def close(self) -> None:
-        """Give back the client of the running loop; harmless when done twice. The next call makes another."""
+    async def close_loop(self) -> None:
+        """Give back the client of the running loop, which is about to end; another loop's next call makes another."""
         backend = self._backends.pop(asyncio.get_running_loop(), None)
         if backend is not None:
             await backend.close()
+
+    async def close(self) -> None:
+        """Give back the client of the running loop; harmless when done twice."""
+        await self.close_loop()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from casework.app.aio import AsyncApp
     from casework.app.aio import open_app_async as open_async
+    from casework.app.current import current_claim
     from casework.app.execution_store import (
         AsyncDynamoDBStore,
         AsyncExecutionStore,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         TaskFailed,
         TaskNotClaimed,
         Throttled,
+        TransactionRefused,
         Unavailable,
         UnknownEvent,
         UnknownMachine,
@@ -66,11 +68,24 @@ if TYPE_CHECKING:
     from casework.executions.run_task import LATER, TaskContext
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
     from casework.idempotency.record import ClaimResult, Record
+    from casework.kernel.conditions import (
+        absent,
+        all_of,
+        any_of,
+        at_least,
+        at_most,
+        differs,
+        equals,
+        greater_than,
+        less_than,
+        not_,
+        present,
+    )
+    from casework.kernel.items import Index, Table
     from casework.statechart import Machine
     from casework.surfaces.asgi import IdempotencyMiddleware, idempotent_route
     from casework.surfaces.consumer import SqsConsumer
     from casework.surfaces.decorator import idempotent
-    from casework.surfaces.guard import current_claim
     from casework.surfaces.http import HttpRequest
     from casework.surfaces.messages import MessageHandler, SqsBatch, message_handler, sqs_batch
     from casework.surfaces.once import once
@@ -79,6 +94,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Index": "casework.kernel.items:Index",
+    "Table": "casework.kernel.items:Table",
+    "absent": "casework.kernel.conditions:absent",
+    "present": "casework.kernel.conditions:present",
+    "equals": "casework.kernel.conditions:equals",
+    "differs": "casework.kernel.conditions:differs",
+    "less_than": "casework.kernel.conditions:less_than",
+    "at_most": "casework.kernel.conditions:at_most",
+    "greater_than": "casework.kernel.conditions:greater_than",
+    "at_least": "casework.kernel.conditions:at_least",
+    "all_of": "casework.kernel.conditions:all_of",
+    "any_of": "casework.kernel.conditions:any_of",
+    "not_": "casework.kernel.conditions:not_",
     "SqsConsumer": "casework.surfaces.consumer:SqsConsumer",
     "SqsBatch": "casework.surfaces.messages:SqsBatch",
     "MessageHandler": "casework.surfaces.messages:MessageHandler",
@@ -88,7 +116,7 @@ _WHERE = {
     "IdempotencyWsgiMiddleware": "casework.surfaces.wsgi:IdempotencyWsgiMiddleware",
     "idempotent_route": "casework.surfaces.asgi:idempotent_route",
     "IdempotencyMiddleware": "casework.surfaces.asgi:IdempotencyMiddleware",
-    "current_claim": "casework.surfaces.guard:current_claim",
+    "current_claim": "casework.app.current:current_claim",
     "once": "casework.surfaces.once:once",
     "idempotent": "casework.surfaces.decorator:idempotent",
     "AsyncDynamoDBIdempotencyStore": "casework.app.idempotency_store:AsyncDynamoDBIdempotencyStore",
@@ -123,7 +151,7 @@ _WHERE = {
         "InProgress", "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse",
         "NewerFormat", "NoSuchExecution", "NotJson", "OutcomeUnknown", "PayloadMismatch", "RememberedError",
         "ResultLost", "ResultNotKept", "StepLimit", "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed",
-        "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
+        "Throttled", "TransactionRefused", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
     )
 }  # fmt: skip
 
@@ -166,6 +194,7 @@ __all__ = [
     "IdempotencyStore",
     "IdempotencyWsgiMiddleware",
     "InProgress",
+    "Index",
     "InvalidMachine",
     "ItemTooLarge",
     "LeaseLost",
@@ -194,21 +223,34 @@ __all__ = [
     "StoreConflict",
     "StoreError",
     "StoredExecution",
+    "Table",
     "TaskContext",
     "TaskFailed",
     "TaskNotClaimed",
     "Throttled",
     "TimerOp",
+    "TransactionRefused",
     "Unavailable",
     "UnknownEvent",
     "UnknownMachine",
     "WaitTimeout",
+    "absent",
+    "all_of",
+    "any_of",
+    "at_least",
+    "at_most",
     "current_claim",
+    "differs",
+    "equals",
+    "greater_than",
     "idempotent",
     "idempotent_route",
+    "less_than",
     "message_handler",
+    "not_",
     "once",
     "open",
     "open_async",
+    "present",
     "sqs_batch",
 ]

@@ -98,6 +98,20 @@ class ConditionFailed(StoreError):
         return type(self), (self.refusals, str(self))
 
 
+class TransactionRefused(ConditionFailed):
+    """A part of ``app.transaction()`` was refused, so nothing of it was written.
+
+    ``intent`` says which one, in words; ``refusals`` stand beside the writes of that part.
+    """
+
+    def __init__(self, intent: str, refusals: Sequence[Refusal | None]) -> None:
+        self.intent = intent
+        super().__init__(refusals, f"{intent} was refused, so nothing of the transaction was written")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.intent, self.refusals)
+
+
 class Contention(StoreError):
     """Another transaction held the same items; nothing was written. Trying again can succeed."""
 

@@ -12,6 +12,7 @@ from casework.app.core import Core, read_settings, write_settings
 from casework.app.idempotency_store import AsyncIdempotencyStore
 from casework.app.stores import is_embedded, open_backend_async, store_url
 from casework.app.sync import make_options, worker_options
+from casework.app.transaction import AsyncTransaction
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend
 from casework.errors import MissingTable
@@ -72,6 +73,10 @@ class AsyncApp:
     def idempotency(self) -> AsyncIdempotencyStore:
         """The idempotency records of this store; see ``casework.idempotent``."""
         return AsyncIdempotencyStore(self.backend)
+
+    def transaction(self) -> AsyncTransaction:
+        """One transaction, any mix: ``async with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""
+        return AsyncTransaction(self)
 
     def worker(self, **options: Any) -> WorkerTask:
         """A worker on this loop, for an ``async with`` block; ``options`` are those of ``WorkerOptions``.

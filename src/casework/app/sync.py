@@ -14,6 +14,7 @@ from casework.app import operations
 from casework.app.core import Core, read_settings, write_settings
 from casework.app.idempotency_store import IdempotencyStore
 from casework.app.stores import is_embedded, open_backend, store_url
+from casework.app.transaction import Transaction
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import Backend
@@ -75,6 +76,10 @@ class App:
     def idempotency(self) -> IdempotencyStore:
         """The idempotency records of this store; see ``casework.idempotent``."""
         return IdempotencyStore(self.backend)
+
+    def transaction(self) -> Transaction:
+        """One transaction, any mix: ``with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""
+        return Transaction(self)
 
     def worker(self, **options: Any) -> WorkerThread:
         """A worker in this process, for a ``with`` block; ``options`` are those of ``WorkerOptions``.

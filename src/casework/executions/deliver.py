@@ -20,10 +20,11 @@ from casework.executions.change import Change, mark_sort
 from casework.executions.joins import MAX_ID_BYTES, input_digest
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
 from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition, stored_definition
-from casework.executions.spill import drain
+from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, Data, State, decode_data, state_of
 from casework.kernel.conditions import absent
 from casework.kernel.effects import Instant
+from casework.kernel.items import AnyWrite, Put
 from casework.kernel.programs import Program, call, get, now, sleep, token, transact
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction, check_json
@@ -137,6 +138,29 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
         except OutcomeUnknown:
             return (yield from _existing(rt, id, name, digest))
         return view(rt, state)
+
+
+def plan_start(
+    rt: Runtime, machine: Machine, id: str, input: Any, moment: Instant
+) -> Program[tuple[State, list[AnyWrite]]]:
+    """The state after an execution's first step, and the writes that start it, for a transaction of the caller's.
+
+    The first write is the state's, on condition that the id is free. After the transaction ``drain`` what was spilled.
+    """
+    change = _first_change(rt, machine, id, input_digest(input), moment)
+    yield from _take(change, change.begin, input)
+    new, writes, caused = change.finish()
+    if fits(writes, caused, change.fans):
+        writes += caused
+    else:
+        change.data.sent = []
+        writes += spill_writes(rt, new, caused, change.fans)
+    return new, [Put(EXECUTIONS, new.to_item(rt.options.buckets), absent()), *writes]
+
+
+def started_before(rt: Runtime, id: str, name: str, input: Any) -> Program[Execution]:
+    """The execution that has the id, if it was started with that machine and input; else ExecutionExists."""
+    return (yield from _existing(rt, id, name, input_digest(input)))
 
 
 def _first_change(rt: Runtime, machine: Machine, id: str, digest: str, moment: Instant) -> Change:

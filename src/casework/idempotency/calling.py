@@ -109,6 +109,7 @@ def begun_or_refused(guard: Guarding, shared: Shared, key: str, fingerprint: str
     if begun.has_waited:
         guard.notify("waited", key)
     if begun.claim is not None:
+        begun.claim.codec = guard.codec
         guard.notify("reclaimed" if begun.claim.is_reclaimed else "claimed", key, begun.claim)
     return begun
 
@@ -130,6 +131,9 @@ def settle_block(
 ) -> Program[Outcome[Any]]:
     """Store the result or the error to remember, or release the claim."""
     error = outcome.error
+    if claim.is_finished:  # by a transaction, inside
+        guard.notify("completed", claim.key, claim)
+        return outcome
     if error is not None and not isinstance(error, guard.remember):
         kept = yield from give_up(shared, claim)
         guard.notify("released" if kept else "lost", claim.key, claim)

@@ -12,6 +12,7 @@ import msgspec
 
 from casework.errors import InProgress, ItemTooLarge, Misuse, PayloadMismatch, StoreError
 from casework.idempotency import lifecycle
+from casework.idempotency.codecs import Codec, JsonCodec
 from casework.idempotency.lifecycle import MAX_KEPT_S, MAX_LEASE_S, Shared
 from casework.idempotency.record import BUSY, DONE, RECLAIMED, ClaimResult, Headers, Record
 from casework.idempotency.waiting import wait_for_completion
@@ -54,8 +55,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class Claim:
     """A claim under way, as the work sees it: ``casework.current_claim()``, and what ``with once(...)`` hands out."""
 
-    __slots__ = ("_on_lost", "beat_at_us", "began_us", "epoch", "is_ended", "is_lost", "is_reclaimed", "key", "name",
-                 "outer", "policy", "token", "until_us")  # fmt: skip
+    __slots__ = (
+        "_on_lost", "answers_http", "beat_at_us", "began_us", "codec", "epoch", "is_ended", "is_finished", "is_lost",
+        "is_reclaimed", "key", "name", "outer", "policy", "shared", "token", "until_us",
+    )  # fmt: skip
 
     def __init__(self, key: str, name: str, token: str, policy: Policy, *, epoch: int, is_reclaimed: bool) -> None:
         self.key = key
@@ -70,6 +73,11 @@ class Claim:
         self.is_lost = False
         """Another caller may have taken over: what this work does no longer counts."""
         self.is_ended = False
+        self.is_finished = False
+        """A transaction stored the result already."""
+        self.shared: Shared | None = None
+        self.codec: Codec = JsonCodec()
+        self.answers_http = False
         self.began_us = 0
         self.until_us = 0
         self.beat_at_us = 0
@@ -125,7 +133,9 @@ def begin(
                 shared, key, fingerprint, fingerprint_version, policy.lease_s, same_payload=True
             )
             if found.token is not None:
-                return Begun(_claim_of(found, name, policy, began_us), None, has_waited)
+                claim = _claim_of(found, name, policy, began_us)
+                claim.shared = shared
+                return Begun(claim, None, has_waited)
             _check_payload(found.record, key, fingerprint, fingerprint_version)
             if found.result == DONE:
                 return Begun(None, found.record, has_waited)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from casework.app.current import running_under
 from casework.errors import CaseworkError, LeaseLost, StoreError
 from casework.idempotency.calling import begun_or_refused
 from casework.idempotency.guarding import Claim, finish, give_up, not_kept
-from casework.surfaces.guard import Target, running_under
+from casework.surfaces.guard import Target
 from casework.surfaces.heart import LoopHeart
 from casework.surfaces.http import (
     NOT_STORED,
@@ -88,6 +89,7 @@ class IdempotencyMiddleware:
         """Run the application under its claim, and settle that whatever happens."""
         heart = LoopHeart(self.guard.store)
         response = _Held(self.guard, claim, send, heart)
+        claim.answers_http = True
         heart.watch(claim)
         extensions = scope.get("extensions")
         if extensions:
@@ -171,6 +173,9 @@ class _Held:
         """Store the response; another one instead of it when the claim was lost."""
         guard, store, claim = self._guard, self._guard.store, self._claim
         status = start["status"]
+        if claim.is_finished:  # by a transaction of the application's
+            guard.notify("completed", claim.key, claim)
+            return None
         if not guard.is_result(status):
             kept = await store.run_on_loop(give_up(store.shared, claim))
             guard.notify("released" if kept else "lost", claim.key, claim)
@@ -190,6 +195,8 @@ class _Held:
     async def _note_not_kept(self) -> None:
         guard, store, claim = self._guard, self._guard.store, self._claim
         status = (self._start or {}).get("status", 200)
+        if claim.is_finished:
+            return
         try:
             if not guard.is_result(status):
                 await store.run_on_loop(give_up(store.shared, claim))
@@ -212,6 +219,8 @@ class _Held:
         self._is_settled = True
         self._heart.unwatch(self._claim)
         store = self._guard.store
+        if self._claim.is_finished:
+            return
         kept = await store.run_on_loop(give_up(store.shared, self._claim))
         self._guard.notify("released" if kept else "lost", self._claim.key, self._claim)
 

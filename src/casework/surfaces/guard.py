@@ -6,14 +6,13 @@ import asyncio
 import collections
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from casework.app.aio import AsyncApp
+from casework.app.current import current_claim, running_under
 from casework.app.idempotency_store import AsyncIdempotencyStore, IdempotencyStore
 from casework.app.sync import App
 from casework.errors import LeaseLost, Misuse, PayloadMismatch
@@ -46,13 +45,6 @@ class Event(msgspec.Struct, frozen=True):
 
 
 Hook = Callable[[Event], None]
-
-_current: ContextVar[Claim | None] = ContextVar("casework_claim", default=None)
-
-
-def current_claim() -> Claim | None:
-    """The claim under which the calling code runs; None outside of guarded work, and when it runs unprotected."""
-    return _current.get()
 
 
 class Guard:
@@ -229,21 +221,9 @@ class Guard:
         return outcome.result()
 
 
-@contextmanager
-def running_under(claim: Claim | None) -> Iterator[None]:
-    """Make ``claim`` the current one."""
-    if claim is not None:
-        claim.outer = _current.get()
-    token = _current.set(claim)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
 def refuse_own_key(key: str) -> None:
     """Misuse when the calling code holds that key already: it would wait for itself."""
-    claim = _current.get()
+    claim = current_claim()
     while claim is not None:
         if claim.key == key and not claim.is_ended:
             raise Misuse(f"key {key!r:.120} is held by the very call that asks for it; it would wait for itself")

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from casework.app.current import enter_claim, leave_claim
 from casework.errors import LeaseLost, Misuse
 from casework.idempotency.calling import Heartbeat, begun_or_refused, outcome_of, settle_block
 from casework.idempotency.codecs import Codec
 from casework.idempotency.guarding import Begun, Claim, Policy
 from casework.idempotency.keys import fingerprint_of, make_key, text_of
 from casework.kernel.effects import Outcome
-from casework.surfaces.guard import Guard, Hook, Target, _current, refuse_own_key
+from casework.surfaces.guard import Guard, Hook, Target, refuse_own_key
 from casework.surfaces.heart import LoopHeart, ThreadHeart
 
 _NOTHING = object()
@@ -112,8 +113,7 @@ class Once:
             self.guard.notify("unprotected", self.key)
             return self
         self._claim, self._heart = begun.claim, heart
-        self._claim.outer = _current.get()
-        self._token = _current.set(self._claim)
+        self._token = enter_claim(self._claim)
         heart.watch(self._claim)
         return self
 
@@ -121,7 +121,7 @@ class Once:
         claim = self._claim
         if claim is not None:
             self._heart.unwatch(claim)
-            _current.reset(self._token)
+            leave_claim(self._token)
         return claim
 
     def _left(self, outcome: Outcome[Any]) -> None:

@@ -10,10 +10,11 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from casework.app.current import running_under
 from casework.errors import CaseworkError, LeaseLost, StoreError
 from casework.idempotency.calling import begun_or_refused
 from casework.idempotency.guarding import Claim, finish, give_up, not_kept
-from casework.surfaces.guard import Target, running_under
+from casework.surfaces.guard import Target
 from casework.surfaces.heart import ThreadHeart
 from casework.surfaces.http import (
     NOT_STORED,
@@ -79,6 +80,7 @@ class IdempotencyWsgiMiddleware:
     def _perform(self, claim: Claim, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Run the application under its claim, and settle that whatever happens."""
         heart = ThreadHeart(self.guard.store)
+        claim.answers_http = True
         heart.watch(claim)
         held = _Held(self.guard, claim, heart)
         try:
@@ -146,7 +148,9 @@ class _Held:
         guard, store, claim = self._guard, self._guard.blocking_store(), self._claim
         self._heart.unwatch(claim)
         body = b"".join(self._parts)
-        if not guard.is_result(self._code):
+        if claim.is_finished:  # by a transaction of the application's
+            guard.notify("completed", claim.key, claim)
+        elif not guard.is_result(self._code):
             kept = store.run(give_up(store.shared, claim))
             guard.notify("released" if kept else "lost", claim.key, claim)
         else:

@@ -48,6 +48,8 @@ class AsyncApp:
         self.core = core
         self.backend = backend
         self._owns_backend = owns_backend
+        self.idempotency = AsyncIdempotencyStore(backend)
+        """The idempotency records of this store; see ``casework.idempotent``."""
         self._create = create
 
     start = _driven(operations.start)
@@ -68,11 +70,6 @@ class AsyncApp:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
-
-    @functools.cached_property
-    def idempotency(self) -> AsyncIdempotencyStore:
-        """The idempotency records of this store; see ``casework.idempotent``."""
-        return AsyncIdempotencyStore(self.backend)
 
     def transaction(self) -> AsyncTransaction:
         """One transaction, any mix: ``async with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""

@@ -52,6 +52,8 @@ class App:
         self.core = core
         self.backend = backend
         self._owns_backend = owns_backend
+        self.idempotency = IdempotencyStore(backend)
+        """The idempotency records of this store; see ``casework.idempotent``."""
 
     start = _driven(operations.start)
     send = _driven(operations.send)
@@ -71,11 +73,6 @@ class App:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
-
-    @functools.cached_property
-    def idempotency(self) -> IdempotencyStore:
-        """The idempotency records of this store; see ``casework.idempotent``."""
-        return IdempotencyStore(self.backend)
 
     def transaction(self) -> Transaction:
         """One transaction, any mix: ``with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""
@@ -185,9 +182,14 @@ def open_app(
 def make_options(options: dict[str, Any]) -> Options:
     """The options of an application; Misuse for unknown ones."""
     try:
-        return Options(**options)
+        made = Options(**options)
     except TypeError as error:
         raise Misuse(f"open: {error}; known options: {', '.join(Options.__struct_fields__)}") from None
+    for name, least in (("buckets", 1), ("trace_max", 0), ("dedupe_window_s", 0), ("batch_max", 1)):
+        value = getattr(made, name)
+        if type(value) is not int or value < least:
+            raise Misuse(f"open: {name} is {value!r:.80}; it must be a whole number, at least {least}")
+    return made
 
 
 def prepare(core: Core, backend: Backend, *, create: bool) -> None:

@@ -94,12 +94,13 @@ def perform(effect: Effect, backend: Backend) -> Any:
 def wait_for_flags(effect: Race, backend: Backend) -> None:
     """Block until one of the flags is set or the time has passed. Handles belong to shells: Misuse."""
     happened = threading.Event()
+    wake = happened.set
     flags = [wait for wait in effect.waits if isinstance(wait, Flag)]
     if len(flags) < len(effect.waits):
         raise Misuse("a Race for spawned programs is for shells, which run on the async driver (run_async)")
     try:
         for flag in flags:
-            flag.listeners.add(happened.set)
+            flag.listeners[wake] = None
         if any(flag.is_set for flag in flags):
             return
         let_pass = getattr(backend, "let_pass", None)  # a virtual clock moves on; a host's is waited for
@@ -109,7 +110,7 @@ def wait_for_flags(effect: Race, backend: Backend) -> None:
             let_pass(effect.timeout_s)
     finally:
         for flag in flags:
-            flag.listeners.discard(happened.set)
+            flag.listeners.pop(wake, None)
 
 
 def call_function(effect: Call) -> Any:

@@ -17,14 +17,11 @@ from casework.errors import ConditionFailed, Contention, CorruptItem, ItemTooLar
 from casework.executions.joins import Fan
 from casework.executions.runtime import Runtime
 from casework.executions.state import State
-from casework.kernel.conditions import Absent, absent
-from casework.kernel.items import AnyWrite, Delete, Item, Key, Put
+from casework.kernel.conditions import Absent, absent, equals
+from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put
 from casework.kernel.limits import MAX_TRANSACTION_WRITES, check_write
 from casework.kernel.programs import Program, get, now, transact
 from casework.kernel.schema import EXECUTIONS, FORMAT, check_format
-
-PART_WRITES = 90
-"""Writes of one drain; the rest of its transaction is for the state and the spilled item."""
 
 ITEM_BYTES = 250_000
 DIRECT_BYTES = 3_000_000
@@ -61,9 +58,9 @@ def spill_sort(version: int, n: int) -> str:
     return f"x/{version:012d}/{n:06d}"
 
 
-def fits(with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite], fans: Sequence[Fan]) -> bool:
+def fits(rt: Runtime, with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite], fans: Sequence[Fan]) -> bool:
     """Whether all of it goes into one transaction with the state."""
-    if fans or len(with_it) + len(caused) >= MAX_TRANSACTION_WRITES:
+    if fans or len(caused) > rt.options.spill_above or len(with_it) + len(caused) >= MAX_TRANSACTION_WRITES:
         return False
     return len(caused) < 8 or sum(check_write(write) for write in caused) < DIRECT_BYTES
 
@@ -111,7 +108,7 @@ def _split_fan(fan: Fan) -> list[Spilled]:
                 "store it elsewhere and pass its place"
             )
         if size + weight > ITEM_BYTES:
-            part = Fan(fan.parent, fan.invoke, fan.stay, fan.machine, fan.machine_hash, [], ordinal)
+            part = Fan(fan.parent, fan.invoke, fan.stay, fan.machine, fan.machine_hash, [], fan.born_us, ordinal)
             parts.append(Spilled(fan=part))
             size = 0
         parts[-1].fan.inputs.append(value)  # type: ignore[union-attr]
@@ -133,7 +130,7 @@ def drain(rt: Runtime, state: State) -> Program[State]:
         spilled = _spilled_of(rt, state, sort, item)
         moment = yield from now()
         writes = _part(rt, spilled, note.offset, moment.middle_us)
-        new, removed = _moved_on(state, note, spilled, moment.middle_us)
+        new, removed = _moved_on(state, note, spilled, rt.options.spill_part, moment.middle_us)
         yield from _perform(rt, state, new, writes, [Delete(Key(EXECUTIONS, state.id, sort))] if removed else [])
         state = new
     return state
@@ -154,10 +151,16 @@ def _perform(rt: Runtime, before: State, after: State, writes: list[Put], delete
 
 
 def _missing(state: State, sort: str) -> Program[None]:
-    """Raise for a spilled item that is not there: another drain performed it, or it was lost."""
-    current = yield from get(state.key)
-    if current is None or current["version"] != state.version:
-        raise Contention(f"execution {state.id!r}: another drain went ahead")
+    """Raise for a spilled item that is not there: not visible yet, performed by another drain, or lost.
+
+    The note can become visible before the item that it names, since a transaction's items need not appear at one
+    instant. Checking the item tells: while its transaction is under way the check conflicts with it.
+    """
+    checks = [Check(Key(EXECUTIONS, state.id, sort), absent()), Check(state.key, equals("version", state.version))]
+    try:
+        yield from transact(checks)
+    except ConditionFailed:
+        raise Contention(f"execution {state.id!r}: another drain went ahead") from None
     raise CorruptItem(
         f"spilled item {sort!r} of execution {state.id!r} is missing, though the state notes it; "
         "restore it from a backup, or purge the execution"
@@ -176,18 +179,18 @@ def _spilled_of(rt: Runtime, state: State, sort: str, item: Item | None) -> Spil
 
 def _part(rt: Runtime, spilled: Spilled, offset: int, now_us: int) -> list[Put]:
     if spilled.fan is not None:
-        return [start.put(rt, now_us) for start in spilled.fan.starts(offset, offset + PART_WRITES)]
+        return [start.put(rt, now_us) for start in spilled.fan.starts(offset, offset + rt.options.spill_part)]
     return [
         Put(EXECUTIONS, item, absent() if verb == "start" else None)
-        for verb, item in spilled.writes[offset : offset + PART_WRITES]
+        for verb, item in spilled.writes[offset : offset + rt.options.spill_part]
     ]
 
 
-def _moved_on(state: State, note: Note, spilled: Spilled, now_us: int) -> tuple[State, bool]:
+def _moved_on(state: State, note: Note, spilled: Spilled, part: int, now_us: int) -> tuple[State, bool]:
     """The state after one part, and whether that part was the last of its item."""
     new = msgspec.structs.replace(state, version=state.version + 1, updated_at_us=now_us)
-    if note.offset + PART_WRITES < spilled.length:
-        new.spill = _encode(Note(note.version, note.n, note.total, note.offset + PART_WRITES)).decode()
+    if note.offset + part < spilled.length:
+        new.spill = _encode(Note(note.version, note.n, note.total, note.offset + part)).decode()
         return new, False
     done = note.n + 1 >= note.total
     new.spill = "" if done else _encode(Note(note.version, note.n + 1, note.total)).decode()

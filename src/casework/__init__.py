@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from casework.executions.deliver import Execution
     from casework.executions.run_task import LATER, TaskContext
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
+    from casework.idempotency.guarding import Claim
     from casework.idempotency.record import ClaimResult, Record
     from casework.kernel.conditions import (
         absent,
@@ -89,11 +90,14 @@ if TYPE_CHECKING:
     from casework.surfaces.http import HttpRequest
     from casework.surfaces.messages import MessageHandler, SqsBatch, message_handler, sqs_batch
     from casework.surfaces.once import once
+    from casework.surfaces.otel import OpenTelemetryHook
     from casework.surfaces.wsgi import IdempotencyWsgiMiddleware
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "OpenTelemetryHook": "casework.surfaces.otel:OpenTelemetryHook",
+    "Claim": "casework.idempotency.guarding:Claim",
     "Index": "casework.kernel.items:Index",
     "Table": "casework.kernel.items:Table",
     "absent": "casework.kernel.conditions:absent",
@@ -180,6 +184,7 @@ __all__ = [
     "AsyncExecutionStore",
     "AsyncIdempotencyStore",
     "CaseworkError",
+    "Claim",
     "ClaimResult",
     "ConditionFailed",
     "Contention",
@@ -207,6 +212,7 @@ __all__ = [
     "NewerFormat",
     "NoSuchExecution",
     "NotJson",
+    "OpenTelemetryHook",
     "OutboxEntry",
     "OutcomeUnknown",
     "PayloadMismatch",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from casework.app.core import Core
 from casework.app.current import current_claim
@@ -22,10 +22,6 @@ from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Scala
 from casework.kernel.limits import MAX_TRANSACTION_WRITES
 from casework.kernel.programs import Program, now, sleep, token, transact
 from casework.kernel.retry import RetryPolicy
-
-if TYPE_CHECKING:
-    from casework.app.aio import AsyncApp
-    from casework.app.sync import App
 
 RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.25, rounds_max=16)
 
@@ -94,10 +90,18 @@ def _check_count(parts: Sequence[tuple[Intent, slice]], count: int) -> None:
         )
 
 
+class Owner(Protocol):
+    """The application that a transaction belongs to, blocking or async."""
+
+    core: Core
+    backend: Any
+    idempotency: Any
+
+
 class Intents:
     """What a transaction's block collects. Nothing is written before the block ends."""
 
-    def __init__(self, app: App | AsyncApp) -> None:
+    def __init__(self, app: Owner) -> None:
         self._app = app
         self._core = app.core
         self._intents: list[Intent] = []
@@ -175,8 +179,6 @@ class Intents:
 class Transaction(Intents):
     """A block of ``with app.transaction() as tx``."""
 
-    _app: App
-
     def __enter__(self) -> Self:
         return self
 
@@ -190,8 +192,6 @@ class Transaction(Intents):
 
 class AsyncTransaction(Intents):
     """A block of ``async with app.transaction() as tx``."""
-
-    _app: AsyncApp
 
     async def __aenter__(self) -> Self:
         return self

@@ -217,6 +217,13 @@ class MemoryBackend:
                 outcomes.append(Outcome(error=error))
         return outcomes
 
+    def walk(self, table: Table, limit: int, after: str | None) -> tuple[list[Item], str | None]:
+        """A page of a whole table, for operators; ``after`` is what the page before handed back."""
+        start = int(after or 0)
+        with self._lock:
+            items = [dict(item) for item in list(self.tables.stored(table).items.values())[start : start + limit]]
+        return items, str(start + limit) if len(items) == limit else None
+
     def now(self) -> Instant:
         """The clock's time."""
         return self.clock.now()

@@ -26,11 +26,12 @@ from casework.backends.dynamodb.faults import Reply
 from casework.backends.dynamodb.metering import Meter
 from casework.backends.dynamodb.plan import CallPolicy, Pause, Planner, Send, Steps
 from casework.backends.dynamodb.tables import WAIT_S, answers_steps, create_steps, verify_steps
+from casework.backends.dynamodb.walking import walk_steps
 from casework.backends.port import StoreEffect
 from casework.backends.surroundings import random_token
 from casework.errors import Misuse
 from casework.kernel.effects import Instant, Outcome
-from casework.kernel.items import Table
+from casework.kernel.items import Item, Table
 from casework.kernel.schema import TABLES
 
 T = TypeVar("T")
@@ -187,6 +188,10 @@ class DynamoDBBackend:
     def verify_tables(self, tables: Sequence[Table] = TABLES) -> list[str]:
         """Everything that is missing or different, permissions included; empty when all is well."""
         return self.carry(verify_steps(self._planner.prefix, tables, self.token()))
+
+    def walk(self, table: Table, limit: int, after: str | None) -> tuple[list[Item], str | None]:
+        """A page of a whole table, for operators; ``after`` is what the page before handed back. Needs dynamodb:Scan."""
+        return self.carry(walk_steps(self._planner.prefix, table, limit, after))
 
     def close(self) -> None:
         """Give back the threads and the client, if it is its own; harmless when done twice."""

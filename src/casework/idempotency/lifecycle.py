@@ -50,6 +50,9 @@ class Direct(Protocol):
     ) -> ClaimResult:
         """See :func:`claim`."""
 
+    def completed(self, key: str) -> Record | None:
+        """The record of a key, if it is completed and has not expired."""
+
     def complete(
         self, key: str, token: str, status: int, headers: tuple[tuple[str, str], ...], body: bytes, kept_us: int
     ) -> bool:

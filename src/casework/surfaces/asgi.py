@@ -70,6 +70,10 @@ class IdempotencyMiddleware:
             request.body, receive = await _read_body(scope, receive, guard.options.max_request_bytes)
             fingerprint = guard.fingerprint_of(request)
             store = guard.store
+            known = guard.known(key, fingerprint)
+            if known is not None:
+                await _respond(send, guard.replay(known))
+                return
             begun = await store.run_on_loop(begun_or_refused(guard, store.shared, key, fingerprint))
         except _ClientLeft:
             return

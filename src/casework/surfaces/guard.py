@@ -163,11 +163,23 @@ class Guard:
         self.notify("replayed", key)
         return outcome_of(entry[2], entry[3], self, None)
 
+    def known(self, key: str, fingerprint: str) -> Record | None:
+        """The completed record, where it is at hand in this process's memory and of the same payload."""
+        direct = self.store.shared.direct
+        record = None if direct is None else direct.completed(key)
+        if record is None or record.fingerprint != fingerprint or record.fingerprint_version != FINGERPRINT_VERSION:
+            return None
+        self.notify("replayed", key)
+        return record
+
     # --- running ----------------------------------------------------------------------------------------------------
 
     def run(self, key: str, fingerprint: str, function: Callable[[], Any]) -> Any:
         """Run a function once for its key, and return its result; or return, or raise, what came of it before."""
         store = self.blocking_store()
+        known = self.known(key, fingerprint)
+        if known is not None:
+            return outcome_of(known.status, known.body, self, known).result()
         if self._cache_max:
             cached = self.cached(key, fingerprint)
             if cached is not None:
@@ -186,6 +198,9 @@ class Guard:
     async def run_async(self, key: str, fingerprint: str, function: Callable[[], Awaitable[Any]]) -> Any:
         """As :meth:`run`, for a coroutine function, on the running loop."""
         store = self._store or self.store
+        known = self.known(key, fingerprint)
+        if known is not None:
+            return outcome_of(known.status, known.body, self, known).result()
         if self._cache_max:
             cached = self.cached(key, fingerprint)
             if cached is not None:

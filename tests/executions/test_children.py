@@ -98,7 +98,7 @@ def two(parent: str = PARENT, child: str = CHILD) -> tuple[Machine, Machine]:
 
 def kids_of(app: Any, id: str) -> list[str]:
     """Ids of the children that are there, in the order of their ordinals."""
-    stored = app.backend.tables._stored(EXECUTIONS).items
+    stored = app.backend.tables.stored(EXECUTIONS).items
     found = [key for key, item in stored.items() if key[1] == "0" and item.get("parent_id") == id]
     return sorted((key[0] for key in found), key=lambda kid: int(kid.rpartition("-")[0].rpartition(".")[2]))
 
@@ -517,6 +517,24 @@ def test_terminating_a_parent_of_many_reaches_every_one(children: int) -> None:
         work(app, kid)
     assert {app.get(kid).status for kid in kids} == {"cancelled"}
     assert items_of(backend, "p", "x/") == [] and not app.dead_letters().items
+
+
+@pytest.mark.slow
+def test_a_parent_with_a_long_id_and_ten_thousand_children_can_be_ended() -> None:
+    """What tells them all would be too large for one transaction; so would be poisoning the parent for it."""
+    app, backend = watched_app(*two(JOIN.replace("context.inputs", "event.inputs")))
+    id = "p" * 300
+    app.start("parent", id=id)
+    app.send(id, "go", {"inputs": list(range(10_000))})
+    work(app, id)
+    app.send(id, "leave")
+    work(app, id)
+    assert app.get(id).configuration == ["idle"] and items_of(backend, id, "x/") == []
+    kids = kids_of(app, id)
+    for kid in kids[::100]:
+        work(app, kid)
+        assert app.get(kid).status == "cancelled"
+    assert len(kids) == 10_000
 
 
 # --- definitions ------------------------------------------------------------------------------------------------------

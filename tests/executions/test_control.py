@@ -251,7 +251,7 @@ states:
     assert state_item(backend, "p")["spill"] and app.get("p").status == "failed"
     app.redrive("p")
     assert "spill" not in state_item(backend, "p")
-    stored = backend.tables._stored(EXECUTIONS).items
+    stored = backend.tables.stored(EXECUTIONS).items
     kids = [key[0] for key, item in stored.items() if key[1] == "0" and item.get("parent_id") == "p"]
     for kid in kids:
         work(app, kid)
@@ -385,7 +385,7 @@ states:
     ending.program.close()
     assert state_item(backend, "p")["spill"]
     app.purge("p")
-    stored = backend.tables._stored(EXECUTIONS).items
+    stored = backend.tables.stored(EXECUTIONS).items
     kids = [key[0] for key, item in stored.items() if key[1] == "0" and item.get("parent_id") == "p"]
     for kid in kids:
         work(app, kid)

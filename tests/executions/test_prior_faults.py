@@ -95,7 +95,7 @@ def test_the_relay_starts_children_with_its_own_definition__a_start_names_machin
     app, backend = watched_app(machine(parent), log())
     other = app_on(backend, machine(parent), machine(LOG.replace("initial: a", "initial: a\nversion: other")))
     app.start("p", id="p")
-    ids = [key[0] for key, item in backend.tables._stored(EXECUTIONS).items.items() if item.get("parent_id") == "p"]
+    ids = [key[0] for key, item in backend.tables.stored(EXECUTIONS).items.items() if item.get("parent_id") == "p"]
     for id in ids:
         work(other, id)
     assert len(ids) == 3 and {app.get(id).machine_hash for id in ids} == {log().hash}
@@ -186,7 +186,7 @@ def test_a_query_for_each_traced_commit_and_pages_ignored__no_read_and_all_pages
     assert sum(isinstance(read, Get | GetMany | Query) for read in backend.reads) == 1, "that of the state"
     for item in items_of(backend, "x", "z/"):
         entry = str(item["entry"])
-        backend.tables._stored(EXECUTIONS).store(
+        backend.tables.stored(EXECUTIONS).store(
             EXECUTIONS.key_of(item), {**item, "entry": entry[:-1] + " " * 390_000 + "}"}
         )
     for n in range(8):

@@ -33,6 +33,7 @@ from tests.executions.watching import (
     items_of,
     machine,
     overwrite,
+    state_item,
     watched_app,
     work,
 )
@@ -528,3 +529,35 @@ def test_a_result_for_a_suspended_execution_waits() -> None:
     app.resume("p")
     work(app, "p")
     assert app.get("p").context["out"] == {"ref": 1}
+
+
+@pytest.mark.parametrize("end", ["leave", "terminate", "cancel"])
+@pytest.mark.parametrize("count", [12, 13, 61, 99, 150])
+def test_any_number_of_tasks_is_stopped_with_their_state(end: str, count: int) -> None:
+    regions = "\n".join(
+        f"      r{n}: {{initial: w, states: {{w: {{invoke: {{id: t{n}, src: {{task: t}}}}}}}}}}" for n in range(count)
+    )
+    app, backend = watched_app(
+        machine(f"""
+id: m
+initial: idle
+states:
+  idle: {{on: {{go: all}}}}
+  all:
+    type: parallel
+    on: {{leave: idle}}
+    states:
+{regions}
+""")
+    )
+    app.start("m", id="x")
+    app.send("x", "go")
+    work(app, "x")
+    assert len(items_of(backend, "x", "w/")) == count
+    if end == "leave":
+        app.send("x", "leave")
+        work(app, "x")
+        assert app.get("x").configuration == ["idle"]
+    else:
+        assert getattr(app, end)("x").status == "cancelled"
+    assert items_of(backend, "x") == [state_item(backend, "x")]

@@ -271,3 +271,22 @@ states:
     app.send("x", "go", {"delay": delay if delay != 10**30 else 2**62})
     app.settle()
     assert app.get("x").configuration == ["b"]
+
+
+def test_a_timer_does_not_overtake_messages_beyond_the_first_page_of_the_mailbox() -> None:
+    app, backend = watched_app(
+        machine("""
+id: m
+initial: a
+context: {seen: []}
+states:
+  a: {after: {60s: late}, on: {note: {actions: {type: assign, params: {seen: {expr: "context.seen + [event.n]"}}}}}}
+  late: {on: {note: {}}}
+""")
+    )
+    app.start("m", id="x")
+    for n in range(20):
+        app.send("x", "note", {"n": n, "padding": "x" * 100_000})
+    backend.sleep(100)
+    work(app, "x")
+    assert app.get("x").context["seen"] == list(range(20)) and app.get("x").configuration == ["late"]

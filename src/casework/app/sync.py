@@ -179,16 +179,26 @@ def open_app(
     return App(core, backend, owns_backend=owns)
 
 
+_BOUNDS = (
+    ("buckets", 1, 10_000),
+    ("trace_max", 0, 1_000_000),
+    ("dedupe_window_s", 0, 10 * 366 * 86_400),
+    ("batch_max", 1, 64),
+    ("spill_above", 1, 60),
+    ("spill_part", 1, 90),
+)
+
+
 def make_options(options: dict[str, Any]) -> Options:
     """The options of an application; Misuse for unknown ones."""
     try:
         made = Options(**options)
     except TypeError as error:
         raise Misuse(f"open: {error}; known options: {', '.join(Options.__struct_fields__)}") from None
-    for name, least in (("buckets", 1), ("trace_max", 0), ("dedupe_window_s", 0), ("batch_max", 1)):
+    for name, least, most in _BOUNDS:
         value = getattr(made, name)
-        if type(value) is not int or value < least:
-            raise Misuse(f"open: {name} is {value!r:.80}; it must be a whole number, at least {least}")
+        if type(value) is not int or not least <= value <= most:
+            raise Misuse(f"open: {name} is {value!r:.80}; it must be a whole number from {least} to {most}")
     return made
 
 

@@ -101,6 +101,14 @@ class Runtime:
         """What to store for a text of the user's."""
         return text if self.codec is None else self.codec.encode(text)
 
+    def encode_value(self, value: Any) -> Any:
+        """What to store for a value of the user's inside a JSON text that is not encoded as a whole."""
+        return value if self.codec is None else self.codec.encode(msgspec.json.encode(value).decode())
+
+    def decode_value(self, value: Any) -> Any:
+        """The value that was given to ``encode_value``."""
+        return value if self.codec is None else msgspec.json.decode(self.decode(value))
+
     def decode(self, text: str) -> str:
         """The text of the user's that was stored."""
         if self.codec is None:

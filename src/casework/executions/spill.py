@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from casework.errors import ConditionFailed, Contention, CorruptItem, ItemTooLarge
-from casework.executions.joins import Fan
+from casework.executions.joins import Fan, Recall
 from casework.executions.runtime import Runtime
 from casework.executions.state import State
 from casework.kernel.conditions import Absent, absent, equals
@@ -28,14 +28,17 @@ DIRECT_BYTES = 3_000_000
 
 
 class Spilled(msgspec.Struct, omit_defaults=True):
-    """What an ``x/`` item holds: writes as (verb, item), or a fan-out of children."""
+    """What an ``x/`` item holds: writes as (verb, item), a fan-out of children, or the children to recall."""
 
     writes: list[tuple[str, dict[str, Any]]] = []
     fan: Fan | None = None
+    recall: Recall | None = None
 
     @property
     def length(self) -> int:
         """How many writes it amounts to."""
+        if self.recall is not None:
+            return len(self.recall.ordinals())
         return len(self.fan.inputs) if self.fan is not None else len(self.writes)
 
 
@@ -58,29 +61,33 @@ def spill_sort(version: int, n: int) -> str:
     return f"x/{version:012d}/{n:06d}"
 
 
-def fits(rt: Runtime, with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite], fans: Sequence[Fan]) -> bool:
+def fits(rt: Runtime, with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite], fans: Sequence[Fan | Recall]) -> bool:
     """Whether all of it goes into one transaction with the state."""
     if fans or len(caused) > rt.options.spill_above or len(with_it) + len(caused) >= MAX_TRANSACTION_WRITES:
         return False
     return len(caused) < 8 or sum(check_write(write) for write in caused) < DIRECT_BYTES
 
 
-def spill_writes(rt: Runtime, state: State, caused: Sequence[AnyWrite], fans: Sequence[Fan]) -> list[AnyWrite]:
-    """The writes that record ``caused`` and ``fans``; notes them in ``state``."""
+def spill_writes(
+    rt: Runtime, state: State, caused: Sequence[AnyWrite], fans: Sequence[Fan], recalls: Sequence[Recall]
+) -> list[AnyWrite]:
+    """The writes that record all of these; notes them in ``state``."""
     parts: list[Spilled] = []
     size = ITEM_BYTES
     for write in caused:
-        if not isinstance(write, Put):
-            raise TypeError(f"only puts are spilled, not {write!r}")
-        verb = "start" if isinstance(write.when, Absent) else "put"
+        if not isinstance(write, Put | Delete):
+            raise TypeError(f"only puts and deletes are spilled, not {write!r}")
+        item = dict(write.item) if isinstance(write, Put) else {"id": write.key.partition, "sort": write.key.sort}
+        verb = "delete" if isinstance(write, Delete) else "start" if isinstance(write.when, Absent) else "put"
         weight = check_write(write)
         if size + weight > ITEM_BYTES:
             parts.append(Spilled([]))
             size = 0
-        parts[-1].writes.append((verb, dict(write.item)))
+        parts[-1].writes.append((verb, item))
         size += weight
     for fan in fans:
         parts += _split_fan(fan)
+    parts += [Spilled(recall=recall) for recall in recalls]
     state.spill = _encode(Note(state.version, 0, len(parts))).decode()
     return [
         Put(
@@ -136,7 +143,9 @@ def drain(rt: Runtime, state: State) -> Program[State]:
     return state
 
 
-def _perform(rt: Runtime, before: State, after: State, writes: list[Put], deletes: list[Delete]) -> Program[None]:
+def _perform(
+    rt: Runtime, before: State, after: State, writes: Sequence[Put | Delete], deletes: list[Delete]
+) -> Program[None]:
     """One part's transaction. A start that finds something there is left out: it ran before, or was cancelled."""
     put = Put(EXECUTIONS, after.to_item(rt.options.buckets), before.unchanged())
     while True:
@@ -177,11 +186,15 @@ def _spilled_of(rt: Runtime, state: State, sort: str, item: Item | None) -> Spil
         raise CorruptItem(f"{where} cannot be read: {error}") from None
 
 
-def _part(rt: Runtime, spilled: Spilled, offset: int, now_us: int) -> list[Put]:
+def _part(rt: Runtime, spilled: Spilled, offset: int, now_us: int) -> Sequence[Put | Delete]:
+    if spilled.recall is not None:
+        return spilled.recall.puts(rt, offset, offset + rt.options.spill_part, now_us)
     if spilled.fan is not None:
         return [start.put(rt, now_us) for start in spilled.fan.starts(offset, offset + rt.options.spill_part)]
     return [
-        Put(EXECUTIONS, item, absent() if verb == "start" else None)
+        Delete(EXECUTIONS.key_of(item))
+        if verb == "delete"
+        else Put(EXECUTIONS, item, absent() if verb == "start" else None)
         for verb, item in spilled.writes[offset : offset + rt.options.spill_part]
     ]
 

@@ -157,7 +157,7 @@ def _end_task(rt: Runtime, task: Task, event: chart.Event) -> Program[bool]:
     mail = Mail(event.type, event.data, "", task.name, event.stay, event.invoke, kind="result")
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, task.token or task.name, task.stay)
-    put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us)
+    put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, rt=rt)
     try:
         yield from transact([Delete(task.place, equals("token", task.token)), put])
         return True

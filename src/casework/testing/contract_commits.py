@@ -161,6 +161,7 @@ class CommitsContract:
     # --- the caller's own writes --------------------------------------------------------------------------------------
 
     def test_the_callers_own_writes_are_part_of_it(self, store: Any, new: New) -> None:
+        """They are written with the commit, and their refusal refuses it, position by position."""
         exe = new()
         own: dict[str, Any] = {"kind": "contract", "name": exe.id, "n": 1}
         store.commit(exe, also=[Put(REGISTRY, own, absent())])
@@ -180,6 +181,7 @@ class CommitsContract:
     # --- processed events ---------------------------------------------------------------------------------------------
 
     def test_an_event_is_processed_once_and_remembered(self, store: Any, new: New) -> None:
+        """However many events follow, until the execution is purged."""
         exe = new()
         store.commit(exe, processed_event_id="e")
         assert store.is_processed(exe.id, "e") and not store.is_processed(exe.id, "other")
@@ -217,6 +219,7 @@ class CommitsContract:
         assert indexes == sorted(set(indexes)) and len(indexes) == 5
 
     def test_entries_can_be_added_outside_a_commit(self, store: Any, new: New) -> None:
+        """Before and after commits, by copies that are stale in nothing but the trace; no entry is lost or doubled."""
         exe = new()
         store.commit(exe, trace={"n": 0})
         copy = store.load(exe.id)
@@ -244,6 +247,7 @@ class CommitsContract:
     # --- purge --------------------------------------------------------------------------------------------------------
 
     def test_purge_deletes_everything_while_the_version_is_the_one_given(self, store: Any, new: New) -> None:
+        """And nothing of anybody else."""
         exe, bystander = new(), new("b")
         for each in (exe, bystander):
             store.commit(each, **everything(each))

@@ -41,6 +41,7 @@ class ListingContract:
 
     @pytest.mark.parametrize("limit", [1, 5, 1000])
     def test_filters_say_what_is_listed(self, store: Any, new: New, limit: int) -> None:
+        """Whatever the size of a page, each execution once."""
         made = self._seed(store, new)
         machine = made["e0"].machine
         ids = [made[f"e{n}"].id for n in range(12)]
@@ -75,6 +76,7 @@ class ListingContract:
         assert listed(store, machine=exe.machine) == []
 
     def test_a_status_that_comes_up_during_a_listing_does_not_break_it(self, store: Any, new: New) -> None:
+        """Cursors stay good, and what was there before is listed once."""
         made = self._seed(store, new)
         machine = made["e0"].machine
         first = store.list_executions(machine=machine, limit=2)
@@ -90,6 +92,7 @@ class ListingContract:
         assert late.id in listed(store, machine=machine)
 
     def test_a_cursor_belongs_to_its_filters(self, store: Any, new: New) -> None:
+        """With others it is refused, never silently another listing."""
         made = self._seed(store, new)
         machine = made["e0"].machine
         cursor = store.list_executions(machine=machine, limit=1).next_cursor

@@ -87,6 +87,7 @@ class OutboxContract:
         assert events(store, set(targets)) == [str(n) for n in range(count) if not 30 <= n < 60]
 
     def test_five_hundred_spawns_are_one_commit(self, store: Any, new: New) -> None:
+        """And each is acknowledged by itself."""
         exe = new()
         names = [f"{exe.id}-{n:03d}" for n in range(500)]
         store.commit(exe, spawns=[(name, f"root.{n}", f"context {n}") for n, name in enumerate(names)])

@@ -78,6 +78,7 @@ class TimersContract:
         assert store.delete_timer(exe.id + "-nobody", "t", 1.0) is False
 
     def test_removing_a_timer_leaves_the_version_alone(self, store: Any, new: New) -> None:
+        """So a commit by a copy that was loaded before goes through, and does not bring the timer back."""
         exe = new()
         store.commit(exe, timers=[TimerOp("schedule", path, 1.0) for path in ("a", "b", "c")])
         copy = store.load(exe.id)

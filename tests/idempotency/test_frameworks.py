@@ -78,7 +78,7 @@ def test_django_as_asgi(django_app: Any) -> None:
     import uvicorn  # noqa: F401 - before the records are cleared: it is an extra
 
     django_app.performed.clear()
-    for key in django_app.store.records.keys():
+    for key in list(django_app.store.records.keys()):
         django_app.store.purge(key)
     with on_uvicorn(django_app.asgi_application) as post:
         check_payments(post, django_app.performed)

@@ -108,7 +108,11 @@ def test_requests_without_a_key_and_other_methods_pass_through(serve: Serve, sit
 def test_another_payload_path_or_query_under_one_key_is_422(serve: Serve, site: Site) -> None:
     with serve() as post:
         post("/pay?a=1", {"a": 1, "b": [1, 2]})
-        for path, body in (("/pay?a=1", {"a": 2}), ("/pay?a=2", {"a": 1, "b": [1, 2]}), ("/x?a=1", {"a": 1, "b": [1, 2]})):
+        for path, body in (
+            ("/pay?a=1", {"a": 2}),
+            ("/pay?a=2", {"a": 1, "b": [1, 2]}),
+            ("/x?a=1", {"a": 1, "b": [1, 2]}),
+        ):
             reply = post(path, body)
             assert (reply.status, reply.headers["content-type"]) == (422, "application/problem+json")
             assert reply.json["type"] == "urn:casework:idempotency:payload-mismatch"
@@ -165,7 +169,7 @@ def test_a_second_request_while_the_first_is_under_way_waits_for_it_or_is_told_4
         arrived.clear(), go_on.clear()
         found: list[Any] = []
         with serve(wait_s=wait_s) as post:
-            first = threading.Thread(target=lambda post=post: found.append(post()))  # type: ignore[misc]
+            first = threading.Thread(target=lambda post=post, found=found: found.append(post()))  # type: ignore[misc]
             first.start()
             assert arrived.wait(30)
             if status == 409:
@@ -173,7 +177,7 @@ def test_a_second_request_while_the_first_is_under_way_waits_for_it_or_is_told_4
                 assert (reply.status, int(reply.headers["retry-after"]) >= 1) == (409, True)
                 go_on.set()
             else:
-                second = threading.Thread(target=lambda post=post: found.append(post()))  # type: ignore[misc]
+                second = threading.Thread(target=lambda post=post, found=found: found.append(post()))  # type: ignore[misc]
                 second.start()
                 go_on.set()
                 second.join(30)
@@ -343,7 +347,13 @@ def test_a_cancelled_request_frees_its_key() -> None:
         async def send(message: Any) -> None:
             raise AssertionError(message)
 
-        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"k")]}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/",
+            "query_string": b"",
+            "headers": [(b"idempotency-key", b"k")],
+        }
         task = asyncio.create_task(IdempotencyMiddleware(app, store, scope=None)(scope, receive, send))  # type: ignore[arg-type]
         await begun.wait()
         task.cancel()
@@ -374,7 +384,13 @@ def test_what_the_application_does_after_its_response_changes_nothing() -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"k")]}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/",
+            "query_string": b"",
+            "headers": [(b"idempotency-key", b"k")],
+        }
         with pytest.raises(RuntimeError, match="background"):
             await guarded(scope, receive, send)
         await guarded(scope, receive, send)
@@ -387,8 +403,8 @@ def test_what_the_application_does_after_its_response_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("text", "key"),
-    [("abc", "abc"), ('"abc"', "abc"), ('"a\\"b"', 'a"b'), ('"a\\\\b"', "a\\b"), (" x ", "x"), ('"', None), ('""', None),
-     ('"a"b"', None), ('"a\\n"', None), ("a\tb", None), ("\u00e9", None)],
+    [("abc", "abc"), ('"abc"', "abc"), ('"a\\"b"', 'a"b'), ('"a\\\\b"', "a\\b"), (" x ", "x"), ('"', None),
+     ('""', None), ('"a"b"', None), ('"a\\n"', None), ("a\tb", None), ("\u00e9", None)],
 )  # fmt: skip
 def test_keys_are_read_as_structured_field_strings_or_bare(text: str, key: str | None) -> None:
     assert parse_key(text) == key
@@ -402,7 +418,9 @@ def test_json_is_compared_by_what_it_says() -> None:
     for one, other in (("1", "1.0"), ("1", '"1"'), ("[1,2]", "[2,1]"), ("null", "{}"), ("1", "true"), ('""', "null")):
         assert not same(one, other)
     assert canonical_body("text/plain", b"{}") != canonical_body("application/json", b"{}")
-    assert canonical_body("application/vnd.api+json; charset=utf-8", b"[ ]") == canonical_body("application/json", b"[]")
+    assert canonical_body("application/vnd.api+json; charset=utf-8", b"[ ]") == canonical_body(
+        "application/json", b"[]"
+    )
 
 
 def test_applies_sees_the_request(serve: Serve, site: Site) -> None:
@@ -413,6 +431,11 @@ def test_applies_sees_the_request(serve: Serve, site: Site) -> None:
         return request.path.startswith("/pay")
 
     with serve(applies=applies) as post:
-        assert [post("/other").json["n"], post("/other").json["n"], post("/pay").json["n"], post("/pay").json["n"]] == [1, 2, 3, 3]
+        assert [post("/other").json["n"], post("/other").json["n"], post("/pay").json["n"], post("/pay").json["n"]] == [
+            1,
+            2,
+            3,
+            3,
+        ]
     assert (seen[0].method, seen[0].path, seen[0].headers["idempotency-key"]) == ("POST", "/other", "k")
     assert json.dumps(seen[0].query) == '""'

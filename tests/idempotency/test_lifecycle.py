@@ -226,7 +226,11 @@ def test_a_record_of_a_newer_format_is_refused_and_left_as_it_is(backend: Memory
     put(backend, format=2, state="dreaming")
     store = IdempotencyStore(backend)
     before = backend.execute(Get(IDEMPOTENCY.key("k", "0")))
-    for act in (lambda: store.claim("k", "print", 1, 60), lambda: store.wait_for_completion("k", 1), lambda: store.get("k")):
+    for act in (
+        lambda: store.claim("k", "print", 1, 60),
+        lambda: store.wait_for_completion("k", 1),
+        lambda: store.get("k"),
+    ):
         with pytest.raises(NewerFormat):
             act()
     assert backend.execute(Get(IDEMPOTENCY.key("k", "0"))) == before

@@ -1,3 +1,4 @@
+# ruff: noqa: PT008 - the patches stand for functions
 """Idempotency in the simulator: 4 callers, crashes, pauses beyond the lease, skew, lost answers; and planted faults."""
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class AsyncApp:
     fail_task = _driven(operations.fail_task)
 
     def transaction(self) -> AsyncTransaction:
-        """One transaction, any mix: ``async with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""
+        """One transaction, any mix: ``async with app.transaction() as tx``; see ``casework.app.transaction``."""
         return AsyncTransaction(self)
 
     def worker(self, **options: Any) -> WorkerTask:

@@ -75,7 +75,7 @@ class App:
     fail_task = _driven(operations.fail_task)
 
     def transaction(self) -> Transaction:
-        """One transaction, any mix: ``with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""
+        """One transaction, any mix: ``with app.transaction() as tx``; see ``casework.app.transaction``."""
         return Transaction(self)
 
     def worker(self, **options: Any) -> WorkerThread:

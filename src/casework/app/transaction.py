@@ -1,7 +1,8 @@
 """``app.transaction()``: one transaction, any mix.
 
-Intents are collected inside the block and committed at its end, all or none. What depends on something stored is planned
-again when that moved; an intent that is refused for good names itself. An exception inside the block discards them all.
+Intents are collected inside the block and committed at its end, all or none. What depends on something stored is
+planned again when that moved; an intent that is refused for good names itself. An exception inside the block discards
+them all.
 """
 
 from __future__ import annotations

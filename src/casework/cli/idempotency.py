@@ -1,4 +1,4 @@
-"""``casework idempotency``: look at the records of keys, release claims by force, purge. What it needs is imported late."""
+"""``casework idempotency``: look at keys, release claims by force, purge. What it needs is imported when it runs."""
 
 from __future__ import annotations
 
@@ -60,12 +60,14 @@ def show(key: Key, store: Store = None, as_json: AsJson = False, debug: Debug = 
 def shown(record: Any) -> Iterator[str]:
     """A record in lines."""
     yield f"{record.key}  {record.state}  (epoch {record.epoch}, {record.renewals} renewals)"
-    yield f"  claimed   {moment(record.created_at_us)}, lease {record.lease_us / 1e6:g} s until {moment(record.lease_until_us)}"
+    lease = f"lease {record.lease_us / 1e6:g} s until {moment(record.lease_until_us)}"
+    yield f"  claimed   {moment(record.created_at_us)}, {lease}"
     yield f"  payload   {record.fingerprint or '-'} (version {record.fingerprint_version})"
     if record.state == "completed":
         expires = moment(record.expires_at_us) if record.expires_at_us else "never"
         yield f"  completed {moment(record.completed_at_us)}, expires {expires}"
-        yield f"  result    status {record.status}, {record.size:,} bytes{f' in {record.chunks} chunks' if record.chunks else ''}"
+        chunks = f" in {record.chunks} chunks" if record.chunks else ""
+        yield f"  result    status {record.status}, {record.size:,} bytes{chunks}"
         for name, value in record.headers:
             yield f"            {name}: {value}"
         if record.body:

@@ -1,8 +1,8 @@
 """The heartbeat: keeps claims alive while work runs.
 
 One thread serves all blocking callers of a process. It is started by the first claim, sleeps until a claim is due, and
-is not woken for every claim: most work ends long before a third of its lease has passed. On an event loop each claim has
-a timer of that loop. After a fork the child begins with no thread and no claims.
+is not woken for every claim: most work ends long before a third of its lease has passed. On an event loop each claim
+has a timer of that loop. After a fork the child begins with no thread and no claims.
 """
 
 from __future__ import annotations

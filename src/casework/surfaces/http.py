@@ -280,7 +280,7 @@ def _check(options: HttpOptions) -> None:
 
 
 def make_guard(target: Target, arguments: dict[str, Any]) -> HttpGuard:
-    """A guard of the keyword arguments of a middleware: those of ``HttpOptions``, of ``Policy``, ``name`` and ``hooks``."""
+    """A guard of a middleware's keyword arguments: those of ``HttpOptions``, of ``Policy``, ``name``, ``hooks``."""
     rest = dict(arguments)
     own = {name: rest.pop(name) for name in ("name", "hooks") if name in rest}
     policy = {name: rest.pop(name) for name in Policy.__struct_fields__ if name in rest}

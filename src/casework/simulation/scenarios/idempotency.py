@@ -1,4 +1,4 @@
-"""Scenarios of idempotency keys: callers that race, wait, renew, pause beyond their lease, crash, and have other payloads."""
+"""Scenarios of idempotency keys: callers that race, wait, renew, pause beyond their lease, crash, and differ."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
 from casework.app.core import Core, read_settings, write_settings
+from casework.app.idempotency_store import IdempotencyStore
 from casework.app.stores import is_embedded, open_backend, store_url
+from casework.app.transaction import Transaction
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import Backend
@@ -50,6 +52,8 @@ class App:
         self.core = core
         self.backend = backend
         self._owns_backend = owns_backend
+        self.idempotency = IdempotencyStore(backend)
+        """The idempotency records of this store; see ``casework.idempotent``."""
 
     start = _driven(operations.start)
     send = _driven(operations.send)
@@ -69,6 +73,10 @@ class App:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
+
+    def transaction(self) -> Transaction:
+        """One transaction, any mix: ``with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""
+        return Transaction(self)
 
     def worker(self, **options: Any) -> WorkerThread:
         """A worker in this process, for a ``with`` block; ``options`` are those of ``WorkerOptions``.

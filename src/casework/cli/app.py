@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import casework
-from casework.cli import control, demo, dynamodb, inspecting, machines, sending, worker
+from casework.cli import control, demo, dynamodb, idempotency, inspecting, machines, sending, worker
 
 PLAIN = None
 """Help without boxes and colours: the same text in a terminal, in the documentation and in a test."""
@@ -58,6 +58,7 @@ app.command("trace")(inspecting.trace)
 for _name, _command in control.COMMANDS.items():
     app.command(_name)(_command)
 app.add_typer(dynamodb.app, name="dynamodb")
+app.add_typer(idempotency.app, name="idempotency")
 
 
 def run() -> None:

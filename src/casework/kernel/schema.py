@@ -30,10 +30,13 @@ EXECUTIONS = Table(
 MACHINES = Table(name="machines", partition="hash")
 """Definitions by the hash of their content."""
 
+IDEMPOTENCY = Table(name="idempotency", partition="key", sort="part", ttl="expires_at_s")
+"""One partition per key: the record at sort ``0``, and beside it the chunks of a result that is too large for it."""
+
 REGISTRY = Table(name="registry", partition="kind", sort="name", ttl="expires_at_s")
 """Settings made with the tables, and the workers' heartbeats."""
 
-TABLES = (EXECUTIONS, MACHINES, REGISTRY)
+TABLES = (EXECUTIONS, MACHINES, IDEMPOTENCY, REGISTRY)
 
 DEFAULT_BUCKETS = 16
 """Buckets of the ``pending`` and ``listing`` indexes, fixed when the tables are made."""

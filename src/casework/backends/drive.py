@@ -10,20 +10,24 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from casework.backends.port import Backend
+from casework.backends.surroundings import VirtualClock
 from casework.errors import Misuse, StepLimit
 from casework.kernel.effects import (
     All,
     Call,
     Effect,
+    Flag,
     Get,
     GetMany,
     Now,
     Outcome,
     Query,
+    Race,
     RunMany,
     Signal,
     Sleep,
@@ -83,7 +87,27 @@ def perform(effect: Effect, backend: Backend) -> Any:
         return effect.flag.set()  # type: ignore[attr-defined]
     if kind is RunMany:
         return run_many(effect.programs, backend)  # type: ignore[attr-defined]
+    if kind is Race and all(isinstance(wait, Flag) for wait in effect.waits):  # type: ignore[attr-defined]
+        return wait_for_flags(effect, backend)  # type: ignore[arg-type]
     raise Misuse(f"{kind.__name__} is for shells, which run on the async driver (run_async)")
+
+
+def wait_for_flags(effect: Race, backend: Backend) -> None:
+    """Block until one of the flags is set, or the time has passed. A virtual clock passes it at once."""
+    happened = threading.Event()
+    flags = [wait for wait in effect.waits if isinstance(wait, Flag)]
+    for flag in flags:
+        flag.listeners.add(happened.set)
+    try:
+        if any(flag.is_set for flag in flags):
+            return
+        if effect.timeout_s is not None and isinstance(getattr(backend, "clock", None), VirtualClock):
+            backend.sleep(effect.timeout_s)
+            return
+        happened.wait(effect.timeout_s)
+    finally:
+        for flag in flags:
+            flag.listeners.discard(happened.set)
 
 
 def call_function(effect: Call) -> Any:

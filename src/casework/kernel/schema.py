@@ -31,9 +31,18 @@ MACHINES = Table(name="machines", partition="hash")
 """Definitions by the hash of their content."""
 
 REGISTRY = Table(name="registry", partition="kind", sort="name", ttl="expires_at_s")
-"""Settings made with the tables, and the workers' heartbeats."""
+"""Settings made with the tables, the workers' heartbeats, and the names of streams."""
 
-TABLES = (EXECUTIONS, MACHINES, REGISTRY)
+STREAMS = Table(name="streams", partition="stream_id", sort="seq", sort_type="int")
+"""One partition per stream: its head at sort ``0``, each segment at its last sequence number, its snapshot below zero.
+
+Partitions that begin with ``@`` hold the cursors of consumers and what they parked; no stream's id begins so.
+"""
+
+STREAM_CLAIMS = Table(name="stream_claims", partition="claim", ttl="expires_at_s")
+"""One item for each operation of a stream: its sequence number and a digest of its content."""
+
+TABLES = (EXECUTIONS, MACHINES, REGISTRY, STREAMS, STREAM_CLAIMS)
 
 DEFAULT_BUCKETS = 16
 """Buckets of the ``pending`` and ``listing`` indexes, fixed when the tables are made."""

@@ -10,7 +10,7 @@ import pytest
 
 from casework.backends.drive import run
 from casework.backends.sqlite import SqliteBackend
-from casework.errors import ConditionFailed
+from casework.errors import ConditionFailed, Contention
 from casework.kernel.conditions import absent, equals
 from casework.kernel.effects import All, Effect, Transact
 from casework.kernel.items import Put, Update
@@ -90,7 +90,7 @@ def add_one() -> Program[int]:
         when = absent("last_seq") if last == 0 else equals("last_seq", last)
         try:
             yield from write(Update(head_key("s"), {"last_seq": last + 1}, when=when))
-        except ConditionFailed:
+        except (ConditionFailed, Contention):
             continue
         return last + 1
 
@@ -98,11 +98,14 @@ def add_one() -> Program[int]:
 def put_at(number: int, id: str) -> Program[bool]:
     """What an older writer does second: put its operation where there is none; False when there is one."""
     item = {"stream_id": "s", "seq": number, "id": id, "data": id.encode()}
-    try:
-        yield from write(Put(STREAMS, item, when=absent()))
-    except ConditionFailed:
-        return False
-    return True
+    while True:
+        try:
+            yield from write(Put(STREAMS, item, when=absent()))
+        except ConditionFailed:
+            return False
+        except Contention:
+            continue
+        return True
 
 
 def naive_append(id: str) -> Program[int]:

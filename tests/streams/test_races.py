@@ -23,7 +23,6 @@ from casework.kernel.programs import query_all
 from casework.kernel.schema import STREAM_CLAIMS, STREAMS
 from casework.streams.append import append
 from casework.streams.log import Op, StreamOptions, claim_key, segment_item
-from casework.streams.read import read_page
 from tests.executions.stepping import LosesAnswers, Stepped, Torn, fresh_backend
 from tests.streams.stores import (
     Counted,

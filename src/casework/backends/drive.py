@@ -87,8 +87,8 @@ def perform(effect: Effect, backend: Backend) -> Any:
         return effect.flag.set()  # type: ignore[attr-defined]
     if kind is RunMany:
         return run_many(effect.programs, backend)  # type: ignore[attr-defined]
-    if kind is Race and all(isinstance(wait, Flag) for wait in effect.waits):  # type: ignore[attr-defined]
-        return wait_for_flags(effect, backend)  # type: ignore[arg-type]
+    if isinstance(effect, Race) and effect.waits and all(isinstance(wait, Flag) for wait in effect.waits):
+        return wait_for_flags(effect, backend)
     raise Misuse(f"{kind.__name__} is for shells, which run on the async driver (run_async)")
 
 

@@ -242,18 +242,19 @@ class Appending:
         log.counts.duplicates_n += sum(refusal is not None for refusal in claims)
         if head is not None:
             last = head_of(stream, head.item, foreign=log.options.foreign_writers).last_seq
-            log.remember(stream, Place(last, last, wins=place.wins))
-        elif segment is not None:
+            # A head that went back is a restored one: what stands above it must be looked at first.
+            log.remember(stream, Place(last, last, wins=place.wins) if last > place.head else None)
+        elif segment is not None or any(extra[1 if place.top else 0 :]):
             log.remember(stream, None)
         elif any(extra):
-            log.remember(stream, self._crossing(place, extra[0]))
+            log.remember(stream, self._crossing(place))
         if answered:
             self._lost = 0
         else:
             # What another writer's numbers stand in the way of is known now; only a lost head needs a pause.
             yield from self._lost_round(AppendContention, "other writers were faster", pause=head is not None)
 
-    def _crossing(self, place: Place, refusal: Refusal | None) -> Place:
+    def _crossing(self, place: Place) -> Place:
         """What to do about the operation at ``top``: it is missing (mark it), or the marker found it there (check)."""
         if place.cross:
             return msgspec.structs.replace(place, cross=False)
@@ -344,6 +345,9 @@ def plan(log: Log, stream: str, place: Place, batch: Sequence[Pending], at_us: i
         writes.append(Put(STREAMS, marker_item(stream, place.top, place.top, at_us), when=absent()))
     elif place.top > 0 and (options.foreign_readers or options.foreign_writers):
         writes.append(Check(STREAMS.key(stream, place.top), present()))
+    if options.foreign_writers and len(batch) > 1:
+        # An older writer's operation at the first number would be overlapped: only the last one is absent by its put.
+        writes.append(Check(STREAMS.key(stream, place.top + 1), absent()))
     if place.head == 0:
         writes.append(Put(REGISTRY, {"kind": STREAM_NAMES, "name": stream, "format": FORMAT, "begun_us": at_us}))
     return writes

@@ -182,19 +182,20 @@ class Watch:
 # --- checking ---------------------------------------------------------------------------------------------------------
 
 
-def check_stream(stream: Any) -> None:
+def check_stream(stream: object) -> None:
     """Misuse unless ``stream`` can be a stream's id."""
-    if type(stream) is not str or not _STREAM_ID.match(stream):
+    if not isinstance(stream, str) or not _STREAM_ID.match(stream):
         raise Misuse(
             f"{stream!r:.80} is not a stream id; use 1 to 200 of the characters A-Z a-z 0-9 . _ : ~ + -, "
             "the first one a letter or digit"
         )
 
 
-def check_op(op: Any, position: int) -> None:
-    """Misuse unless ``op`` can be appended; ItemTooLarge when its data is over the limit."""
-    if not isinstance(op, Op):
-        raise Misuse(f"operation {position}: {op!r:.80} is not a casework.Op; write Op('its id', b'its data')")
+def check_op(given: Op, position: int) -> None:
+    """Misuse unless ``given`` can be appended; ItemTooLarge when its data is over the limit."""
+    if not isinstance(given, Op):
+        raise Misuse(f"operation {position}: {given!r:.80} is not a casework.Op; write Op('its id', b'its data')")
+    op: Any = given  # what its annotations say is checked here
     if not isinstance(op.id, str) or not op.id or not op.id.isprintable():
         raise Misuse(f"operation {position}: {op.id!r:.80} is not an operation id; use printable text")
     if len(op.id.encode()) > OP_ID_BYTES_MAX:

@@ -60,15 +60,42 @@ SLOW_DOWN = RetryPolicy(first_pause_s=0.05, max_pause_s=2.0)
 """Pauses after the store asked for a slower pace."""
 
 
+class Call:
+    """The operations of one caller: what stands behind one whose id is taken by other content is not stored."""
+
+    __slots__ = ("refused", "refused_index")
+
+    def __init__(self) -> None:
+        self.refused: OpIdReused | None = None
+        self.refused_index = 0
+
+
 class Pending:
     """One operation on its way: what is to be stored, and in the end what became of it."""
 
-    __slots__ = ("digest", "op", "outcome")
+    __slots__ = ("call", "digest", "index", "op", "outcome")
 
-    def __init__(self, op: Op) -> None:
+    def __init__(self, op: Op, call: Call, index: int) -> None:
         self.op = op
+        self.call = call
+        self.index = index
         self.digest = digest(op.data)
-        self.outcome: Appended | OpIdReused | None = None
+        self.outcome: Appended | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is to be done about it any more."""
+        return self.outcome is not None or (self.call.refused is not None and self.index >= self.call.refused_index)
+
+    def take_claim(self, stream: str, claim: Any) -> None:
+        """Note what the claim that stands under its id says."""
+        seq = None if claim is None else claim.get("seq")
+        if type(seq) is not int:
+            raise CorruptItem(f"the claim of {self.op.id!r} in stream {stream!r} cannot be read: {claim!r:.60}")
+        if claim.get("digest") == self.digest:
+            self.outcome = Appended(self.op.id, seq, is_duplicate=True)
+        elif self.call.refused is None or self.index < self.call.refused_index:
+            self.call.refused, self.call.refused_index = OpIdReused(self.op.id, seq), self.index
 
 
 def append(log: Log, stream: str, ops: Sequence[Op], *, deadline_s: float | None = None) -> Program[list[Appended]]:
@@ -92,7 +119,7 @@ def append(log: Log, stream: str, ops: Sequence[Op], *, deadline_s: float | None
     if deadline_s is not None:
         moment = yield from now()
         deadline_us = moment.middle_us + round(deadline_s * 1e6)
-    yield from work.run(deadline_us=deadline_us, stop_at_refusal=True)
+    yield from work.run(deadline_us=deadline_us)
     return answers(pendings)
 
 
@@ -101,9 +128,10 @@ def checked(stream: str, ops: Sequence[Op]) -> list[Pending]:
     check_stream(stream)
     seen: dict[str, bytes] = {}
     pendings = []
+    call = Call()
     for position, op in enumerate(ops):
         check_op(op, position)
-        pending = Pending(op)
+        pending = Pending(op, call, position)
         if seen.setdefault(op.id, pending.digest) != pending.digest:
             raise OpIdReused(op.id, 0)
         pendings.append(pending)
@@ -111,11 +139,11 @@ def checked(stream: str, ops: Sequence[Op]) -> list[Pending]:
 
 
 def answers(pendings: Sequence[Pending]) -> list[Appended]:
-    """What became of the operations of one call; raises the first refusal among them."""
-    stored = [pending.outcome for pending in pendings if isinstance(pending.outcome, Appended)]
-    for pending in pendings:
-        if isinstance(pending.outcome, OpIdReused):
-            raise OpIdReused(pending.outcome.id, pending.outcome.seq, stored)
+    """What became of the operations of one call; raises the refusal among them."""
+    stored = [pending.outcome for pending in pendings if pending.outcome is not None]
+    refused = pendings[0].call.refused if pendings else None
+    if refused is not None:
+        raise OpIdReused(refused.id, refused.seq, stored)
     return stored
 
 
@@ -138,15 +166,13 @@ class Appending:
         self._throttled = 0
         self._in_doubt: list[Pending] = []
 
-    def run(self, *, deadline_us: int | None = None, stop_at_refusal: bool = False) -> Program[None]:
-        """Go on until every operation has its outcome. Errors as for :func:`append`, OpIdReused apart.
+    def run(self, *, deadline_us: int | None = None) -> Program[None]:
+        """Go on until every operation is settled, but begin no round after ``deadline_us``.
 
-        Args:
-            deadline_us: begin no round after it.
-            stop_at_refusal: store nothing that stands behind an operation whose id is taken by other content.
+        Errors as for :func:`append`, OpIdReused apart.
         """
         started = yield from now()
-        while batch := self._take_batch(stop_at_refusal):
+        while batch := self._take_batch():
             moment = yield from now()
             if deadline_us is not None and moment.middle_us >= deadline_us:
                 yield from self._give_up(AppendTimeout, "the deadline passed")
@@ -163,19 +189,16 @@ class Appending:
         counts = self.log.counts
         counts.longest_wait_us = max(counts.longest_wait_us, ended.middle_us - started.middle_us)
 
-    def _take_batch(self, stop_at_refusal: bool) -> list[Pending]:
-        """The next operations without an outcome, as many as one transaction holds, each id once."""
+    def _take_batch(self) -> list[Pending]:
+        """The next operations that are not settled, as many as one transaction holds, each id once."""
         pendings, size = self.pendings, 0
         batch: list[Pending] = []
         ids: set[str] = set()
-        while self._next < len(pendings) and pendings[self._next].outcome is not None:
-            if stop_at_refusal and isinstance(pendings[self._next].outcome, OpIdReused):
-                return []
+        while self._next < len(pendings) and pendings[self._next].is_settled:
             self._next += 1
-        for pending in pendings[self._next :]:
-            if pending.outcome is not None:
-                if stop_at_refusal and isinstance(pending.outcome, OpIdReused):
-                    break
+        for position in range(self._next, len(pendings)):
+            pending = pendings[position]
+            if pending.is_settled:
                 continue
             size += len(pending.op.data) + len(pending.op.id) + 10
             if len(batch) == BATCH_OPS_MAX or (batch and size > BATCH_BYTES_MAX) or pending.op.id in ids:
@@ -237,7 +260,7 @@ class Appending:
         answered = False
         for pending, refusal in zip(batch, claims, strict=True):
             if refusal is not None:
-                pending.outcome = _taken(stream, pending, refusal.item)
+                pending.take_claim(stream, refusal.item)
                 answered = True
         log.counts.duplicates_n += sum(refusal is not None for refusal in claims)
         if head is not None:
@@ -283,7 +306,7 @@ class Appending:
         if self._in_doubt:
             yield from resolve(self.log, self.stream, self._in_doubt)
         doubtful = [pending.op.id for pending in self._in_doubt if pending.outcome is None]
-        stored = [pending.outcome for pending in self.pendings if isinstance(pending.outcome, Appended)]
+        stored = [pending.outcome for pending in self.pendings if pending.outcome is not None]
         left = sum(pending.outcome is None for pending in self.pendings)
         raise error(
             f"stream {self.stream!r}: {why}; {len(stored)} operations are stored, {left} are not known to be. "
@@ -309,16 +332,7 @@ def resolve(log: Log, stream: str, pendings: Sequence[Pending]) -> Program[None]
     items = yield from get_many([claim_key(stream, pending.op.id) for pending in waiting])
     for pending, item in zip(waiting, items, strict=True):
         if item is not None:
-            pending.outcome = _taken(stream, pending, item)
-
-
-def _taken(stream: str, pending: Pending, claim: Any) -> Appended | OpIdReused:
-    seq = None if claim is None else claim.get("seq")
-    if type(seq) is not int:
-        raise CorruptItem(f"the claim of {pending.op.id!r} in stream {stream!r} cannot be read: {claim!r:.60}")
-    if claim.get("digest") != pending.digest:
-        return OpIdReused(pending.op.id, seq)
-    return Appended(pending.op.id, seq, is_duplicate=True)
+            pending.take_claim(stream, item)
 
 
 # --- the transaction --------------------------------------------------------------------------------------------------

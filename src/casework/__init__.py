@@ -19,14 +19,22 @@ if TYPE_CHECKING:
         ExecutionStore,
         SqliteStore,
     )
+    from casework.app.streams import StreamStore
+    from casework.app.streams_aio import AsyncStreamStore
     from casework.app.sync import App
     from casework.app.sync import open_app as open
     from casework.errors import (
         AlreadyProcessed,
+        AppendContention,
+        AppendStopped,
+        AppendTimeout,
+        AppendUnknown,
         CaseworkError,
         ConditionFailed,
         Contention,
         CorruptItem,
+        CursorAhead,
+        CursorTooOld,
         ExecutionExists,
         InvalidMachine,
         ItemTooLarge,
@@ -37,10 +45,13 @@ if TYPE_CHECKING:
         NewerFormat,
         NoSuchExecution,
         NotJson,
+        OpIdReused,
         OutcomeUnknown,
         StepLimit,
         StoreConflict,
         StoreError,
+        StreamDamaged,
+        StreamFull,
         TaskFailed,
         TaskNotClaimed,
         Throttled,
@@ -53,14 +64,17 @@ if TYPE_CHECKING:
     from casework.executions.run_task import LATER, TaskContext
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
     from casework.statechart import Machine
+    from casework.streams.log import Appended, Op, StreamOptions
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "App": "casework.app.sync:App",
+    "Appended": "casework.streams.log:Appended",
     "AsyncApp": "casework.app.aio:AsyncApp",
     "AsyncDynamoDBStore": "casework.app.execution_store:AsyncDynamoDBStore",
     "AsyncExecutionStore": "casework.app.execution_store:AsyncExecutionStore",
+    "AsyncStreamStore": "casework.app.streams_aio:AsyncStreamStore",
     "DynamoDBStore": "casework.app.execution_store:DynamoDBStore",
     "ExecutionStore": "casework.app.execution_store:ExecutionStore",
     "OutboxEntry": "casework.executions.store_items:OutboxEntry",
@@ -71,15 +85,20 @@ _WHERE = {
     "Execution": "casework.executions.deliver:Execution",
     "LATER": "casework.executions.run_task:LATER",
     "Machine": "casework.statechart:Machine",
+    "Op": "casework.streams.log:Op",
+    "StreamOptions": "casework.streams.log:StreamOptions",
+    "StreamStore": "casework.app.streams:StreamStore",
     "TaskContext": "casework.executions.run_task:TaskContext",
     "open": "casework.app.sync:open_app",
     "open_async": "casework.app.aio:open_app_async",
 } | {
     name: f"casework.errors:{name}"
     for name in (
-        "AlreadyProcessed", "CaseworkError", "ConditionFailed", "Contention", "CorruptItem", "ExecutionExists",
+        "AlreadyProcessed", "AppendContention", "AppendStopped", "AppendTimeout", "AppendUnknown", "CaseworkError",
+        "ConditionFailed", "Contention", "CorruptItem", "CursorAhead", "CursorTooOld", "ExecutionExists",
         "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat",
-        "NoSuchExecution", "NotJson", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed",
+        "NoSuchExecution", "NotJson", "OpIdReused", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError",
+        "StreamDamaged", "StreamFull", "TaskFailed", "TaskNotClaimed",
         "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
     )
 }  # fmt: skip
@@ -103,13 +122,21 @@ __all__ = [
     "LATER",
     "AlreadyProcessed",
     "App",
+    "AppendContention",
+    "AppendStopped",
+    "AppendTimeout",
+    "AppendUnknown",
+    "Appended",
     "AsyncApp",
     "AsyncDynamoDBStore",
     "AsyncExecutionStore",
+    "AsyncStreamStore",
     "CaseworkError",
     "ConditionFailed",
     "Contention",
     "CorruptItem",
+    "CursorAhead",
+    "CursorTooOld",
     "DynamoDBStore",
     "Execution",
     "ExecutionExists",
@@ -124,6 +151,8 @@ __all__ = [
     "NewerFormat",
     "NoSuchExecution",
     "NotJson",
+    "Op",
+    "OpIdReused",
     "OutboxEntry",
     "OutcomeUnknown",
     "SpawnEntry",
@@ -132,6 +161,10 @@ __all__ = [
     "StoreConflict",
     "StoreError",
     "StoredExecution",
+    "StreamDamaged",
+    "StreamFull",
+    "StreamOptions",
+    "StreamStore",
     "TaskContext",
     "TaskFailed",
     "TaskNotClaimed",

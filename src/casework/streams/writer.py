@@ -72,12 +72,17 @@ class Writer:
         """The lane of a stream."""
         return self._lanes.setdefault(stream, _Lane())
 
-    def append(self, stream: str, ops: Sequence[Op], *, deadline_s: float | None = None) -> Program[list[Appended]]:
+    def append(
+        self, stream: str, ops: Sequence[Op], *, deadline_s: float | None = None, shown: list[Pending] | None = None
+    ) -> Program[list[Appended]]:
         """Store operations as :func:`casework.streams.append.append` does, together with those of other callers.
 
         Returns when they are stored; arguments and errors are the same. After a cancellation they may be stored.
+        ``shown`` is given the operations, so that another task can see how far they are.
         """
         pendings = checked(stream, ops)
+        if shown is not None:
+            shown += pendings
         deadline_us = None
         if deadline_s is not None:
             moment = yield from now()
@@ -158,11 +163,20 @@ class Writer:
         """Give up waiting at the deadline; what is in flight may still be stored."""
         with contextlib.suppress(ValueError):  # it is not there while somebody is storing it
             lane.queue.remove(entry)
-        in_flight = lane.work.in_flight if lane.work is not None else []
-        unknown = [pending.op.id for pending in in_flight if pending in entry.pendings and not pending.is_settled]
-        stored = entry.stored()
-        text = f"stream {stream!r}: the deadline passed; {len(stored)} of {len(entry.pendings)} operations are stored"
-        entry.finish(AppendTimeout(f"{text}. Append the same again", stored, unknown))
+        entry.finish(self.timeout(stream, entry.pendings))
+
+    def timeout(self, stream: str, pendings: Sequence[Pending]) -> AppendTimeout:
+        """The error of a caller whose deadline has passed, with what is stored of its operations and what may be."""
+        work = self.lane(stream).work
+        in_flight = set(work.in_flight) if work is not None else set()
+        unknown = [pending.op.id for pending in pendings if pending in in_flight and not pending.is_settled]
+        stored = [pending.outcome for pending in pendings if pending.outcome is not None]
+        return AppendTimeout(
+            f"stream {stream!r}: the deadline passed; {len(stored)} of {len(pendings)} operations are stored. "
+            "Append the same again: what is stored is answered with its own number",
+            stored,
+            unknown,
+        )
 
     def _lead(self, stream: str, lane: _Lane, own: _Entry | None = None) -> Program[None]:
         """Having the seat, store the front of the queue for all; with ``own``, until that is done."""

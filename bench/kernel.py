@@ -85,14 +85,17 @@ def take_event(id: str) -> Program[None]:
     )
 
 
-def consume(backend: SqliteBackend, ids: list[str], threads: int = 1) -> float:
-    """Seconds to take the event of every id."""
+def consume(backend: SqliteBackend, ids: list[str], threads: int = 1, times_s: list[float] | None = None) -> float:
+    """Seconds to take the event of every id; ``times_s`` takes the time of each group."""
     groups = [ids[start : start + GROUP] for start in range(0, len(ids), GROUP)]
     errors: list[BaseException] = []
 
     def work(mine: list[list[str]]) -> None:
         for group in mine:
+            began = time.perf_counter()
             errors.extend(o.error for o in run_many([take_event(id) for id in group], backend) if o.error)
+            if times_s is not None:
+                times_s.append(time.perf_counter() - began)
 
     started = time.perf_counter()
     if threads == 1:
@@ -125,7 +128,9 @@ def _consume_in_process(path: str, ids: list[str], threads: int, ready: Any, go:
         answer.put(consume(backend, ids, threads))
 
 
-def events_per_s(folder: str, events: int, processes: int, threads: int = 1) -> float:
+def events_per_s(
+    folder: str, events: int, processes: int, threads: int = 1, times_s: list[float] | None = None
+) -> float:
     """Events per second, all processes together."""
     path = os.path.join(folder, f"events-{processes}-{threads}.db")
     ids = [f"order-{number * 7919 % 1_000_003:07d}" for number in range(events)]
@@ -135,7 +140,7 @@ def events_per_s(folder: str, events: int, processes: int, threads: int = 1) -> 
     if processes == 1:
         with SqliteBackend(path) as backend:
             backend.execute(Get(EXECUTIONS.key("warm", "0")))
-            elapsed = consume(backend, ids, threads)
+            elapsed = consume(backend, ids, threads, times_s)
     else:
         context = multiprocessing.get_context("spawn")
         ready, go, answer = context.Semaphore(0), context.Event(), context.Queue()
@@ -187,10 +192,12 @@ def fsync_us(folder: str) -> float:
 
 def rows(events: int = 40_000) -> list[dict[str, Any]]:
     """One row for each measurement; there is no peer here, so ratios are left out."""
+    times_s: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         measured = [
             ("fsync of 4 KB on this disk", "us", fsync_us(folder)),
-            ("durable events, 1 process", "events/s", events_per_s(folder, events, 1)),
+            ("durable events, 1 process", "events/s", events_per_s(folder, events, 1, 1, times_s)),
+            ("a group of 256, read to commit, p99", "ms", sorted(times_s)[len(times_s) * 99 // 100] * 1e3),
             ("durable events, 1 process, 2 threads", "events/s", events_per_s(folder, events, 1, 2)),
             ("durable events, 2 processes", "events/s", events_per_s(folder, events, 2)),
             ("combined commits, 64 threads", "commits/s", combined_commits_per_s(folder, events)),

@@ -98,8 +98,8 @@ _WHERE = {
         "ConditionFailed", "Contention", "CorruptItem", "CursorAhead", "CursorTooOld", "ExecutionExists",
         "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat",
         "NoSuchExecution", "NotJson", "OpIdReused", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError",
-        "StreamDamaged", "StreamFull", "TaskFailed", "TaskNotClaimed",
-        "Throttled", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
+        "StreamDamaged", "StreamFull", "TaskFailed", "TaskNotClaimed", "Throttled", "Unavailable",
+        "UnknownEvent", "UnknownMachine", "WaitTimeout",
     )
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,11 @@ from tests.servers.clients import dynamodb, dynamodb_async
 QUICK = CallPolicy(deadline_s=3.0, pauses=RetryPolicy(first_pause_s=0.001, max_pause_s=0.01))
 
 
+BLOCKING = frozenset(
+    {"execute", "execute_many", "create_tables", "verify_tables", "wait_until_it_answers", "close", "create"}
+)
+
+
 class Driven:
     """An async backend, driven from a blocking test."""
 
@@ -23,9 +29,9 @@ class Driven:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.backend, name)
-        if name not in {"execute", "execute_many", "create_tables", "verify_tables", "close", "create"}:
+        if name not in BLOCKING:
             return found
-        return lambda *args, **kwargs: self.runner.run(found(*args, **kwargs))
+        return lambda *args, **kwargs: self.runner.run(found(*args, **kwargs), context=contextvars.copy_context())
 
 
 class Maker:

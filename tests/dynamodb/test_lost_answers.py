@@ -181,6 +181,8 @@ def test_a_passing_conflict_is_repeated_inside(backend: Any, lossy_proxy: LossyP
     backend.execute(Write(put()))
     lossy_proxy.on("TransactWriteItems", times=2).transaction_conflict()
     backend.execute(Transact([put_at(2), put_at(3)]))
+    assert lossy_proxy.received["PutItem"] == lossy_proxy.received["TransactWriteItems"] == 3
+    assert [item["n"] for item in backend.execute(Query(THINGS, "a")).items] == [1, 2, 3]
 
 
 def test_nobody_at_the_endpoint_is_unavailable_not_unknown(make: Maker, sdk_attempts: int | None) -> None:

@@ -277,6 +277,7 @@ def test_mixed_reasons_a_failed_condition_then_validation_then_throttling_then_c
     conflict, throttled, slow = "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"
     assert outcome(conflict, throttled, "ValidationError", "ConditionalCheckFailed", items={3: OLD}) is ConditionFailed
     assert outcome(conflict, throttled, "ValidationError", "None") is Misuse
+    assert outcome(conflict, slow, "ValidationError", "None") is Misuse
     size = {2: "Item size to update has exceeded the maximum allowed size"}
     assert outcome(conflict, throttled, "ValidationError", "None", messages=size) is ItemTooLarge
     assert outcome("None", "ItemCollectionSizeLimitExceeded", conflict, "None") is ItemTooLarge
@@ -367,13 +368,18 @@ def test_a_query_page_ends_with_a_cursor_that_begins_the_next_one() -> None:
 
 
 def test_a_query_of_a_table_is_consistent() -> None:
-    for table, last in ((THINGS, {"id": "a", "n": 2}), (FLAT, {"id": "a"})):
-        play = Play(Query(table, "a"))
-        page = play.run([{"Items": [], "LastEvaluatedKey": encode_item(last)}])  # type: ignore[arg-type]
-        assert play.sent[0].request["ConsistentRead"] is True
-        following = Play(Query(table, "a", after=page.next))
-        following.run([{}])
-        assert following.sent[0].request["ExclusiveStartKey"] == encode_item(last)  # type: ignore[arg-type]
+    last = encode_item({"id": "a", "n": 2})
+    play = Play(Query(THINGS, "a"))
+    page = play.run([{"Items": [], "LastEvaluatedKey": last}])
+    assert play.sent[0].request["ConsistentRead"] is True
+    following = Play(Query(THINGS, "a", after=page.next))
+    following.run([{}])
+    assert following.sent[0].request["ExclusiveStartKey"] == last
+
+
+def test_a_partition_without_sort_key_ends_with_its_one_item() -> None:
+    item = encode_item({"id": "a"})
+    assert Play(Query(FLAT, "a", limit=1)).run([{"Items": [item], "LastEvaluatedKey": item}]).next is None
 
 
 def test_integers_are_exact_and_what_casework_never_stores_is_reported() -> None:
@@ -424,6 +430,7 @@ def test_an_exception_of_the_sdk_says_whether_the_request_can_have_arrived(error
         ("ValidationException", 400, "Item size has exceeded the maximum allowed size", "too_large"),
         ("ValidationException", 400, "One or more parameter values were invalid", "invalid"),
         ("ItemCollectionSizeLimitExceededException", 400, "", "too_large"),
+        ("InternalServerError", 500, "", "lost"),
         ("SomethingNew", 503, "", "lost"),
         ("SomethingNew", 429, "", "throttled"),
         ("SomethingNew", 400, "", "invalid"),

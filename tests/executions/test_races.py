@@ -7,7 +7,7 @@ import pytest
 from casework.backends.drive import run
 from casework.backends.memory import MemoryBackend
 from casework.backends.surroundings import VirtualClock
-from casework.errors import Contention
+from casework.errors import Contention, OutcomeUnknown
 from casework.executions import control, deliver, tasks
 from casework.executions.advance import advance
 from casework.executions.runtime import Options, Runtime
@@ -286,7 +286,7 @@ def test_a_cancel_that_is_visible_before_the_start_leaves_a_state_for_the_start_
 
     rt = runtime(COUNTER)
     sort = mail_sort(1, "p", 1)
-    cancel = put_message("p/kid.1.0", sort, [Mail("cancel", kind="cancel", source="p")], 16, sent_at_us=1)
+    cancel = put_message("p/kid.1.0", sort, [Mail("cancel", kind="cancel", source="p")], 16, sent_at_us=1, now_us=1)
     backend.execute(Transact([cancel]))
     run(advance(rt, "p/kid.1.0"), backend)
     machine = rt.machines["counter"]
@@ -387,3 +387,22 @@ def test_the_look_for_work_is_one_query(backend: MemoryBackend) -> None:
     assert effects.count(Query) == 1
     assert effects.count(Transact) == 1
     assert context_of(rt, backend, "c")["seen"] == [0, 1, 2]
+
+
+def test_a_start_that_never_arrived_is_tried_again(backend: MemoryBackend) -> None:
+    """Found by the simulator: an unknown outcome with nothing stored was reported as ``NoSuchExecution``."""
+    rt = runtime(COUNTER)
+
+    class LosesTheFirstStart:
+        lost = False
+
+        def execute(self, effect: object) -> object:
+            if isinstance(effect, Write) and effect.write.key.table is EXECUTIONS and not self.lost:
+                self.lost = True
+                raise OutcomeUnknown("the request was lost")
+            return backend.execute(effect)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(backend, name)
+
+    assert run(deliver.start(rt, "counter", "c", None), LosesTheFirstStart()).version == 1

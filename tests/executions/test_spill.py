@@ -173,3 +173,16 @@ def test_a_spilled_item_that_was_lost_is_reported_and_parks_the_execution(rt: Ru
         run(deliver.handle(rt, "f", "Add", {}), backend)
     run(control.purge(rt, "f", force=True), backend)
     assert items_of(backend, "f") == []
+
+
+def test_an_event_in_line_that_meets_somebody_elses_drain_waits_for_it(rt: Runtime, backend: MemoryBackend) -> None:
+    """Found by the simulator: the refusal of a part that another had performed came out of ``handle``."""
+    run(deliver.start(rt, "fan", "f", None), backend)
+    dying = Stepped(deliver.handle(rt, "f", "Go", {"items": list(range(200))}), backend).until(Transact)
+    dying.step()
+    dying.program.close()
+    handler = Stepped(deliver.handle(rt, "f", "Add", {}), backend).until(Transact)  # about to drain
+    run(advance(rt, "f"), backend)
+    handler.finish()
+    assert run(deliver.load(rt, "f"), backend).context["n"] == 1
+    assert len(children_of(backend, "f")) == 200

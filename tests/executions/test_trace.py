@@ -6,7 +6,10 @@ import casework
 from casework.backends.memory import MemoryBackend
 
 CHILD = casework.Machine.from_dict({
-    "id": "child", "context": {}, "initial": "waiting", "states": {"waiting": {"on": {"Go": "over"}}, "over": {"type": "final"}},
+    "id": "child",
+    "context": {},
+    "initial": "waiting",
+    "states": {"waiting": {"on": {"Go": "over"}}, "over": {"type": "final"}},
 })  # fmt: skip
 PARENT = casework.Machine.from_dict({
     "id": "parent",

@@ -43,7 +43,7 @@ def labels(result: Step) -> list[str]:
     return [effect.label for effect in result.effects if isinstance(effect, Log)]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(machines(), st.lists(st.sampled_from(EVENTS), max_size=12))
 def test_engine_and_reference_agree_step_by_step(definition: dict[str, Any], script: list[str]) -> None:
     traced(definition)

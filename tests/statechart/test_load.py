@@ -121,6 +121,8 @@ def test_json_is_read_as_well() -> None:
         ("{initial: '#m.b', states: {x: {}}}", "the initial state '#m.b' is not inside 'a'"),
         ("{type: history, on: {go: b}}", "a history state has no 'on'"),
         ("{type: history, target: b, history: deeep}", "unknown history 'deeep' (shallow or deep)"),
+        ("{initial: h, states: {h: {type: history}, x: {}}}", "the history state is where its parent begins"),
+        ("{type: parallel, states: {h: {type: history}}}", "there are history states only"),
         ("{type: fnal}", "unknown type 'fnal' (did you mean 'final'?)"),
         ("{id: m}", "the id 'm' is taken by the machine"),
         ("[]", "order.yaml:4: states.a: a state is a mapping, not []"),

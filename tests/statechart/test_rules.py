@@ -406,3 +406,38 @@ states:
     again = Chart(chart.machine)
     assert again.send(event).snapshot == first
     assert repr(before) == copy and event.data == {"it": {"k": 1}}
+
+
+def test_a_parallel_state_within_a_parallel_state_completes_both() -> None:
+    chart = Chart("""
+id: m
+initial: p
+states:
+  p:
+    type: parallel
+    onDone: finished
+    states:
+      q:
+        type: parallel
+        states:
+          x: {initial: x1, states: {x1: {on: {x: x2}}, x2: {type: final}}}
+          y: {initial: y1, states: {y1: {on: {y: y2}}, y2: {type: final}}}
+      z: {initial: z1, states: {z1: {on: {z: z2}}, z2: {type: final}}}
+  finished: {}
+""")
+    assert chart.send("z").send("x").states == ["p.q.x.x2", "p.q.y.y1", "p.z.z2"]
+    assert chart.send("y").states == ["finished"]
+
+
+def test_an_initial_that_is_a_history_state_is_asked_each_time() -> None:
+    chart = Chart("""
+id: m
+initial: a
+states:
+  a: {initial: h, on: {leave: c}, states: {h: {type: history, target: x}, x: {on: {go: y}}, y: {on: {go: x}}}}
+  c: {initial: z, on: {back: a}, states: {k: {type: history, target: z}, z: {}}}
+""")
+    assert chart.states == ["a.x"]
+    assert chart.send("leave").send("back").states == ["a.x"]
+    assert chart.send("go").send("leave").send("back").states == ["a.y"]
+    assert chart.send("go").send("leave").send("back").states == ["a.x"]

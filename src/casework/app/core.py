@@ -56,9 +56,9 @@ class Core:
         for machine in machines:
             machine.knows_machines(names)
 
-    def held(self, id: str) -> State | None:
+    def held(self, id: Any) -> State | None:
         """The state that this process wrote last, if it still holds it."""
-        return self._held.get(id)
+        return self._held.get(id) if isinstance(id, str) else None
 
     def hold(self, state: State) -> None:
         """Remember a state that this process wrote and saw acknowledged."""
@@ -68,10 +68,11 @@ class Core:
             if len(self._held) > HELD_STATES:
                 self._held.popitem(last=False)
 
-    def forget(self, id: str) -> None:
-        """Stop holding a state."""
+    def forget(self, id: Any) -> None:
+        """Stop holding a state, if there is one of that id."""
         with self._lock:
-            self._held.pop(id, None)
+            if isinstance(id, str):
+                self._held.pop(id, None)
 
 
 SETTINGS = REGISTRY.key("settings", "store")

@@ -72,7 +72,10 @@ def handle(
     except BaseException:
         core.forget(id)
         raise
-    core.hold(state)
+    if state is None:
+        core.forget(id)
+    else:
+        core.hold(state)
     core.bell.ring(id)
     return execution
 

@@ -178,9 +178,14 @@ def open_app(
 def make_options(options: dict[str, Any]) -> Options:
     """The options of an application; Misuse for unknown ones."""
     try:
-        return Options(**options)
+        made = Options(**options)
     except TypeError as error:
         raise Misuse(f"open: {error}; known options: {', '.join(Options.__struct_fields__)}") from None
+    for name, least in (("buckets", 1), ("trace_max", 0), ("dedupe_window_s", 0), ("batch_max", 1)):
+        value = getattr(made, name)
+        if type(value) is not int or value < least:
+            raise Misuse(f"open: {name} is {value!r:.80}; it must be a whole number, at least {least}")
+    return made
 
 
 def prepare(core: Core, backend: Backend, *, create: bool) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
-from casework.cli.failures import FAILED, command, say
+from casework.cli.failures import FAILED, command
 from casework.cli.opening import AsJson, Debug, Store, print_json
 from casework.errors import Misuse
 
@@ -82,23 +81,25 @@ def template(prefix: Prefix = "casework", debug: Debug = False) -> None:
     \b
     casework dynamodb template --prefix shop > tables.json
     """
-    print(_aws("template")(prefix).rstrip("\n"))
+    from casework.aws import cloudformation
+
+    print_json(cloudformation(prefix))
 
 
 @app.command("iam")
 @command
-def iam(prefix: Prefix = "casework", debug: Debug = False) -> None:
-    """Print the IAM policy that an application needs, and no more.
+def iam(
+    prefix: Prefix = "casework",
+    role: Annotated[str, typer.Option(help="app, worker or admin.")] = "app",
+    debug: Debug = False,
+) -> None:
+    """Print the IAM policy that a role needs, and no more.
+
+    An app sends, starts and waits; a worker also looks for what is due; an admin makes and verifies the tables.
 
     \b
-    casework dynamodb iam --prefix shop
+    casework dynamodb iam --prefix shop --role worker
     """
-    print(_aws("policy")(prefix).rstrip("\n"))
+    from casework.aws import iam_policy
 
-
-def _aws(name: str) -> Any:
-    try:
-        return getattr(importlib.import_module("casework.aws"), name)
-    except (ImportError, AttributeError):
-        say("this build has no templates")
-        raise typer.Exit(FAILED) from None
+    print_json(iam_policy(prefix, cast(Any, role)))

@@ -37,7 +37,8 @@ def shown(seen: Inspection) -> Iterator[str]:
     import json
 
     execution = seen.execution
-    yield f"{execution.id}  {execution.status}  (machine {execution.machine} {execution.machine_hash[:12]}, version {execution.version})"
+    machine = f"machine {execution.machine} {execution.machine_hash[:12]}, version {execution.version}"
+    yield f"{execution.id}  {execution.status}  ({machine})"
     yield f"  in        {', '.join(execution.configuration) or '-'}"
     yield f"  started   {moment(execution.created_at_us)}, changed {moment(execution.updated_at_us)}"
     if execution.parent_id:
@@ -55,8 +56,7 @@ def shown(seen: Inspection) -> Iterator[str]:
     for reason in seen.parked:
         yield f"  parked    {reason}"
     for letter in seen.dead_letters:
-        types = ", ".join(str(event.get("type", "?")) for event in letter.events)
-        yield f"  dead      {types}: {letter.reason}, {moment(letter.at_us)}"
+        yield f"  dead      {_types(letter.events)}: {letter.reason}, {moment(letter.at_us)}"
     for text in seen.unreadable:
         yield f"  unreadable {text}"
 
@@ -75,13 +75,19 @@ def _waits(seen: Inspection) -> Iterator[str]:
         what = f"send {timer.event} to {timer.to}" if timer.event else timer.name
         yield f"  timer     {what}  {away(timer.due_at_us, seen.now_us)} ({moment(timer.due_at_us)})"
     for message in seen.messages:
-        yield f"  message   {message.type}  sent {away(message.sent_at_us, seen.now_us)}{f', id {message.id}' if message.id else ''}"
+        own = f", id {message.id}" if message.id else ""
+        yield f"  message   {message.type}  sent {away(message.sent_at_us, seen.now_us)}{own}"
     for children in seen.children:
-        yield f"  children  {children.invoke}: {children.done} of {children.needed} needed are done, {children.total} in all"
+        counted = f"{children.done} of {children.needed} needed are done, {children.total} in all"
+        yield f"  children  {children.invoke}: {counted}"
         for child in children.children[:10]:
             yield f"            {child['id']}  {child['status']}"
         if len(children.children) > 10:
             yield f"            ... {children.total - 10} more"
+
+
+def _types(events: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(str(event.get("type", "?")) for event in events)
 
 
 def moment(at_us: int) -> str:
@@ -135,8 +141,7 @@ def list_(
             _print_page(
                 letters, as_json, ("at", "execution", "events", "reason"),
                 [
-                    (moment(each.at_us), each.execution_id, ", ".join(str(e.get("type", "?")) for e in each.events), each.reason)
-                    for each in letters.items
+                    (moment(each.at_us), each.execution_id, _types(each.events), each.reason) for each in letters.items
                 ],
             )  # fmt: skip
             return

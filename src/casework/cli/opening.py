@@ -134,11 +134,15 @@ def read_json(text: str | None, what: str) -> Any:
             text = sys.stdin.read() if text == "@-" else Path(text[1:]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise Misuse(f"{source}: {error}") from None
+    from casework.statechart import check_json
+
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         hint = """ (write '{"amount": 5}', with quotes around the whole for the shell)"""
         raise Misuse(f"{source}: {text!r:.60} is not JSON: {error}{hint}") from None
+    check_json(value, source)
+    return value
 
 
 def print_json(value: Any) -> None:

@@ -52,8 +52,8 @@ def start(
     missing = [what for what in chosen.missing_functions() if not what.startswith("task")]
     if missing:
         raise Misuse(
-            f"machine {chosen.name!r} names {', '.join(missing)}, which {code or machine!r} does not register; the first "
-            "step is taken here and may need them: start it from the module that registers them, as MODULE:NAME"
+            f"machine {chosen.name!r} names {', '.join(missing)}, which {code or machine!r} does not register; the "
+            "first step is taken here and may need them: start it from the module that registers them, as MODULE:NAME"
         )
     value = read_json(input, "--input")
     with open_store(store, machines, make=True) as app:

@@ -78,15 +78,16 @@ def gather(app: App, orders: Sequence[Order]) -> Evidence:
 def _stay_of_shipments(app: App, id: str) -> int:
     """Every order takes the same way to its shipments, so one tells for all which stay started them."""
     for stay in range(1, MOST_STAYS):
-        if _child(app, child_id(id, "shipments", stay, 0)) is not None:
+        if _child(app, child_id(id, "shipments", stay, 0, app.get(id).created_at_us)) is not None:
             return stay
     return 0
 
 
 def _children(app: App, order: Order, stay: int) -> list[Child]:
     found = []
+    born_us = app.get(order.id).created_at_us
     for ordinal in range(len(order.items) + 1):
-        child = _child(app, child_id(order.id, "shipments", stay, ordinal))
+        child = _child(app, child_id(order.id, "shipments", stay, ordinal, born_us))
         if child is not None:
             found.append(child)
     return found

@@ -60,6 +60,7 @@ class Kill(msgspec.Struct):
     worker: int
     pid: int
     at_s: float
+    at_us: int
     held: list[str]
     """Keys of the tasks that it was running."""
 

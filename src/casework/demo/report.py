@@ -11,7 +11,7 @@ from rich.text import Text
 
 from casework.demo.ledger import BEGAN, EFFECT, ENDED, FAILED, Entry
 from casework.demo.orders import Order
-from casework.demo.proof import KeyRuns, Proof
+from casework.demo.proof import Kill, Proof
 from casework.statechart.outline import outline
 
 if TYPE_CHECKING:
@@ -36,12 +36,16 @@ def print_proof(console: Console, proof: Proof) -> None:
         console, "The tasks", "each key is one thing to be done; the outside does it once, however often it is asked"
     )
     tasks = Table(box=None, padding=(0, 2), header_style="dim", pad_edge=True)
-    for title in ("task", "keys", "runs", "failed attempts", "asked twice after the kill", "keys by number of runs"):
-        tasks.add_column(title, justify="left" if title in ("task", "keys by number of runs") else "right")
+    most = max((runs for task in proof.tasks.values() for runs in task.by_runs), default=1)
+    tasks.add_column("task")
+    for title in ("keys", "runs", "failed attempts", "effect asked twice", "ran once"):
+        tasks.add_column(title, justify="right")
+    for runs in range(2, most + 1):
+        tasks.add_column("twice" if runs == 2 else f"{runs} times", justify="right")
     for name, task in proof.tasks.items():
-        by_runs = ", ".join(f"{keys} × {runs}" for runs, keys in sorted(task.by_runs.items()))
+        numbers = (task.keys, task.runs, task.failed, task.twice, *(task.by_runs.get(n, 0) for n in range(1, most + 1)))
         tasks.add_row(
-            name, str(task.keys), str(task.runs), str(task.failed), str(task.twice), Text(by_runs, style="dim")
+            Text(name, style="cyan"), *(str(number) if number else Text("-", style="dim") for number in numbers)
         )
     console.print(tasks)
 
@@ -49,7 +53,8 @@ def print_proof(console: Console, proof: Proof) -> None:
 def heading(console: Console, title: str, subtitle: str = "") -> None:
     """A heading of one line, with air above."""
     console.print()
-    console.print(Text.assemble((title, "bold"), (f"  {subtitle}" if subtitle else "", "dim")))
+    # Gaps stand outside the styled parts: in the picture of the demo, a part that begins with a space would lose it.
+    console.print(Text.assemble((title, "bold"), "  ", (subtitle, "dim")))
 
 
 def interesting_order(orders: Sequence[Order], proof: Proof, repeated: Mapping[str, int]) -> Order:
@@ -59,9 +64,9 @@ def interesting_order(orders: Sequence[Order], proof: Proof, repeated: Mapping[s
         runs = [runs for runs in proof.keys.values() if runs.order == order.id]
         taken_over = any(run.effects > 1 for run in runs)
         failed = any(run.failed for run in runs)
-        return 3 * taken_over + 2 * failed + (repeated.get(order.id, 0) > 1) + (order.story == "pays"), -len(
-            order.items
-        )
+        is_repeated = repeated.get(order.id, 0) > 1
+        points = 3 * taken_over + 3 * is_repeated + 2 * failed + (order.story == "pays")
+        return points, -len(order.items)
 
     return max(orders, key=score)
 
@@ -72,10 +77,14 @@ def print_timeline(
     trace: Sequence[Mapping[str, Any]],
     entries: Sequence[Entry],
     webhooks: Sequence[int],
+    kill: Kill | None = None,
 ) -> None:
     """What happened to one order, from the database's trace and from the ledger, in one line of time."""
     heading(console, f"Order {order.id}", f"{order.customer}: {', '.join(order.items)}; {order.amount_cents / 100:.2f}")
     rows: list[tuple[int, Text, Text]] = []
+    held = [entry.key for entry in entries if entry.order == order.id and kill and entry.key in kill.held]
+    if kill and held:
+        rows.append((kill.at_us, Text("SIGKILL", style="bold red"), Text(f"worker {kill.worker}, pid {kill.pid}")))
     for at_us in webhooks:
         rows.append((at_us, Text("webhook", style="magenta"), Text(f"PaymentApproved, event id b-{order.id}")))
     for entry in entries:
@@ -103,22 +112,22 @@ def _of_ledger(entry: Entry) -> Text:
         FAILED: (f"fails: {entry.reason}", "yellow"),
     }
     what, style = said[entry.what]
-    about = f"  attempt {entry.attempt}, pid {entry.pid}" if entry.what != ENDED else f"  pid {entry.pid}"
+    about = f"attempt {entry.attempt}, pid {entry.pid}"
     key = f", key {entry.key}" if entry.what == BEGAN else ""
-    return Text.assemble((what, style), (about + key, "dim"))
+    return Text.assemble((what, style), "  ", (about + key, "dim"))
 
 
 def _of_trace(event: Mapping[str, Any]) -> Text | None:
     name = str(event["event"])
     if event.get("duplicate"):
-        return Text.assemble(name, ("  repeated: dropped, no effect", "yellow"))
+        return Text.assemble(name, "  ", ("repeated: dropped, no effect", "yellow"))
     if "to" not in event:
-        return Text.assemble(name, (f"  {event['counted']} of {event['of']}", "dim"))
+        return Text.assemble(name, "  ", (f"{event['counted']} of {event['of']}", "dim"))
     before, after = event["from"], event["to"]
     left, entered = [s for s in before if s not in after], [s for s in after if s not in before]
     if not left and not entered:
-        return Text.assemble(name, ("  stays in " + ", ".join(after), "dim"))
-    return Text.assemble(name, ("  → ", "dim"), (", ".join(entered), "bold"))
+        return Text.assemble(name, "  ", ("stays in " + ", ".join(after), "dim"))
+    return Text.assemble(name, "  → ", (", ".join(entered), "bold"))
 
 
 def print_diagram(console: Console, definition: Mapping[str, Any], trace: Sequence[Mapping[str, Any]]) -> None:
@@ -129,8 +138,8 @@ def print_diagram(console: Console, definition: Mapping[str, Any], trace: Sequen
     for line in outline(definition, visited):
         style = "bold green" if line.was_active else "dim"
         sign = "●" if line.was_active else "○"
-        kind = f" ({line.kind})" if line.kind in ("parallel", "final") else ""
-        name = Text.assemble("   " * line.depth, (f"{sign} {line.key}", style), (kind, "dim"))
+        kind = f"({line.kind})" if line.kind in ("parallel", "final") else ""
+        name = Text.assemble("   " * line.depth, (f"{sign} {line.key}", style), " ", (kind, "dim"))
         table.add_row(name, Text("   ".join(line.notes), style="" if line.was_active else "dim"))
     console.print(table)
 
@@ -147,8 +156,3 @@ def print_end(console: Console, proof: Proof, kept: str | None) -> None:
     console.print(Text(f"{text}{proof.seconds:.1f} s.", style=style))
     if kept:
         console.print(Padding(Text(kept, style="dim"), (0, 0)), soft_wrap=True)
-
-
-def runs_of(keys: Mapping[str, KeyRuns], order: str) -> dict[str, KeyRuns]:
-    """The keys of one order."""
-    return {key: runs for key, runs in keys.items() if runs.order == order}

@@ -21,7 +21,7 @@ import msgspec
 
 from casework.demo.ledger import Reader
 from casework.demo.orders import Order, read_orders
-from casework.demo.screen import Progress, open_screen
+from casework.demo.screen import Progress, Screen, open_screen
 from casework.demo.workers import WorkerProcess, wait_until_ready
 from casework.errors import Misuse
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 TRACE_MAX = 1000
 GIVE_UP_AFTER_S = 150.0
 ORDERS_PER_S = 32
+CONFIRM_S, CONFIRM_REMOTE_S = 4.0, 12.0
+"""How long customers have to confirm their payment: long against the time that a webhook takes on that store."""
 
 
 class DemoOptions(msgspec.Struct, kw_only=True):
@@ -46,8 +48,13 @@ class DemoOptions(msgspec.Struct, kw_only=True):
     keep: bool = False
 
 
-def run_demo(options: DemoOptions, console: Console | None) -> Proof:
-    """Run the demo and return its proof; on ``console`` it shows what happens, None keeps it silent.
+def run_demo(options: DemoOptions, console: Console | None, screen: Screen | None = None) -> Proof:
+    """Run the demo and return its proof.
+
+    Args:
+        options: what is asked for.
+        console: shows what happens; None keeps it silent.
+        screen: shows it while it happens; None: what fits the console.
 
     Raises Misuse before anything is made; DemoFailed when it could not be carried through.
     """
@@ -55,7 +62,7 @@ def run_demo(options: DemoOptions, console: Console | None) -> Proof:
     if not 1 <= options.workers <= 16:
         raise Misuse(f"--workers is {options.workers}; use 1 to 16")
     folder = Path(tempfile.mkdtemp(prefix="casework-demo-"))
-    demo = Demo(options, orders, folder, console)
+    demo = Demo(options, orders, folder, console, screen)
     try:
         with terminating():
             return demo.run()
@@ -81,10 +88,31 @@ def terminating() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextlib.contextmanager
+def not_interrupted() -> Iterator[None]:
+    """Hold off an impatient second Ctrl-C, so that no worker is left behind."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread, which is the only one to be interrupted
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Demo:
     """One run of the demo."""
 
-    def __init__(self, options: DemoOptions, orders: Sequence[Order], folder: Path, console: Console | None) -> None:
+    def __init__(
+        self,
+        options: DemoOptions,
+        orders: Sequence[Order],
+        folder: Path,
+        console: Console | None,
+        screen: Screen | None = None,
+    ) -> None:
         self.options = options
         self.orders = orders
         self.folder = folder
@@ -94,7 +122,7 @@ class Demo:
         self.ledger = Reader(folder / "ledger.jsonl")
         self.workers: list[WorkerProcess] = []
         self.progress = Progress(len(orders))
-        self.screen = open_screen(console)
+        self.screen = screen or open_screen(console)
         self.began = time.monotonic()
         self.is_complete = False
         self._looked_s = 0.0
@@ -118,7 +146,10 @@ class Demo:
             wait_until_ready(self.workers)
             who = " and ".join(f"{worker.number} (pid {worker.pid})" for worker in self.workers)
             self.screen.event(self.at_s, f"workers {who} are ready; orders come in", "green")
-            world = World(app, self.orders, self.options.seed, len(self.orders) / ORDERS_PER_S)
+            world = World(
+                app, self.orders, self.options.seed, per_s=ORDERS_PER_S,
+                confirm_within_s=CONFIRM_REMOTE_S if self.is_remote else CONFIRM_S,
+            )  # fmt: skip
             kill = self.work(app, world)
             self.late_webhooks(app, world)
             for worker in self.workers:
@@ -141,10 +172,13 @@ class Demo:
     def work(self, app: App, world: Any) -> Any:
         """Let the world go on until every order has ended; kill a worker in the middle."""
         kill = None
+        seen = 0
         while not (world.is_idle and self.progress.ended == len(self.orders)):
-            news = self.ledger.look()
+            self.ledger.look()
+            news = self.ledger.entries[seen:]
+            seen += len(news)
             self.progress.count(news)
-            world.look(news)
+            world.look(news, self.progress.ended)
             self.watch(app, world)
             if kill is None and world.started * 2 >= len(self.orders):
                 kill = self.kill_one()
@@ -173,17 +207,14 @@ class Demo:
         from casework.demo.proof import Kill
 
         victim = self.workers[0]
-        seen = len(self.ledger.entries)
-        was_killed = victim.kill_in_the_middle(self.ledger)
-        self.progress.count(self.ledger.entries[seen:])
-        if not was_killed:
+        if not victim.kill_in_the_middle(self.ledger):
             return None
         held = [entry.key for entry in victim.held]
         text = f"worker {victim.number} (pid {victim.pid}) killed with SIGKILL, {len(held)} tasks in its hands"
         self.screen.event(self.at_s, text, "bold red")
         new = self.start_worker()
         self.screen.event(self.at_s, f"worker {new.number} (pid {new.pid}) takes its place", "green")
-        return Kill(victim.number, victim.pid, round(self.at_s, 2), held)
+        return Kill(victim.number, victim.pid, round(self.at_s, 2), time.time_ns() // 1000, held)
 
     def late_webhooks(self, app: App, world: Any) -> None:
         """Webhooks repeated after the end; the workers take them out of the mailboxes."""
@@ -217,7 +248,7 @@ class Demo:
             report.print_proof(self.console, proof)
             order = report.interesting_order(self.orders, proof, webhooks)
             times = world.sent_at_us.get(order.id, [])
-            report.print_timeline(self.console, order, evidence.traces[order.id], self.ledger.entries, times)
+            report.print_timeline(self.console, order, evidence.traces[order.id], self.ledger.entries, times, kill)
             report.print_diagram(self.console, definition, evidence.traces[order.id])
             report.print_end(self.console, proof, self.how_to_look() if self.options.keep else None)
         return proof
@@ -228,11 +259,33 @@ class Demo:
 
     def clean_up(self) -> None:
         """End the workers, whatever happened, and remove what need not be kept."""
-        self.screen.close()
-        for worker in self.workers:
-            worker.stop(wait_s=8.0 if self.is_complete else 1.0)
-        if not self.options.keep:
+        with not_interrupted():
+            self.screen.close()
+            for worker in self.workers:
+                worker.stop(wait_s=8.0 if self.is_complete else 1.0)
+            if self.options.keep:
+                return
+            if self.is_remote and self.url != self.options.store:
+                drop_tables(self.url)
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def drop_tables(url: str) -> None:
+    """Delete the tables that the demo made under a prefix of its own."""
+    from casework.app.stores import open_backend
+    from casework.backends.dynamodb.encode import table_name
+    from casework.backends.dynamodb.plan import Send
+    from casework.kernel.schema import TABLES
+
+    prefix = url.partition("prefix=")[2].partition("&")[0]
+    backend: Any = open_backend(url)
+
+    def steps() -> Iterator[Any]:
+        for table in TABLES:
+            yield Send("delete_table", {"TableName": table_name(prefix, table)})
+
+    backend.carry(steps())
+    backend.close()
 
 
 def store_of_its_own(given: str | None, folder: Path) -> str:

@@ -75,6 +75,8 @@ class WorkerProcess:
         False when it is not in such a moment; it goes on then. It is held still while the ledger is read, so that the
         moment does not pass.
         """
+        if not unfinished(ledger.entries, self.pid):
+            return False
         can_hold = hasattr(signal, "SIGSTOP")
         if can_hold:
             self.process.send_signal(signal.SIGSTOP)

@@ -19,6 +19,12 @@ from casework.demo.orders import Order
 if TYPE_CHECKING:
     from casework.app.sync import App
 
+MOST_UNDER_WAY = 80
+"""A slow store gets fewer orders a second, not more work than it can do in the time that customers have."""
+
+MOST_AT_ONCE = 8
+"""On a slow store, look at the ledger and at the workers between so many calls."""
+
 LATE = 2
 """The copy of a webhook with this number arrives when its order has ended long ago."""
 
@@ -30,10 +36,11 @@ class World:
         app: the application, on the store.
         orders: all orders.
         seed: decides when things happen.
-        over_s: orders come in for so long.
+        per_s: so many orders come in each second, fewer while too many are under way.
+        confirm_within_s: customers have so long to confirm their payment.
     """
 
-    def __init__(self, app: App, orders: Sequence[Order], seed: int, over_s: float) -> None:
+    def __init__(self, app: App, orders: Sequence[Order], seed: int, *, per_s: float, confirm_within_s: float) -> None:
         self.app = app
         self.orders = {order.id: order for order in orders}
         self.started = 0
@@ -43,11 +50,12 @@ class World:
         self.sent_at_us: dict[str, list[int]] = {}
         """For each order, when its webhook was delivered, each copy."""
         self._seed = seed
+        self._per_s = per_s
+        self._confirm_within_s = confirm_within_s
+        self._to_come = list(reversed(orders))
         self._began = time.monotonic()
         self._plan: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
-        for position, order in enumerate(orders):
-            self._at(position * over_s / len(orders), functools.partial(self._start, order))
 
     @property
     def elapsed_s(self) -> float:
@@ -57,16 +65,25 @@ class World:
     @property
     def is_idle(self) -> bool:
         """Whether nothing more is going to happen by itself."""
-        return not self._plan
+        return not self._plan and not self._to_come
 
-    def look(self, news: Sequence[Entry]) -> None:
-        """Do what is due. ``news`` are the ledger's new lines: customers see their card charged, and cancel."""
+    def look(self, news: Sequence[Entry], ended: int) -> None:
+        """Do what is due.
+
+        Args:
+            news: the ledger's new lines: customers see their card charged, and cancel.
+            ended: orders that have ended; with too many under way, no more come in.
+        """
         for entry in news:
             order = self.orders[entry.order]
             if entry.task == "charge_card" and entry.what == EFFECT and order.story == "cancels":
                 self._in(0.2, functools.partial(self._cancel_later, order))
-        while self._plan and self._plan[0][0] <= self.elapsed_s:
-            heapq.heappop(self._plan)[2]()
+        for _ in range(MOST_AT_ONCE):
+            if self._plan and self._plan[0][0] <= self.elapsed_s:
+                heapq.heappop(self._plan)[2]()
+        is_time = self.elapsed_s * self._per_s >= self.started
+        if self._to_come and is_time and self.started - ended < MOST_UNDER_WAY:
+            self._start(self._to_come.pop())
 
     def late_webhooks(self) -> int:
         """The bank repeats some webhooks after everything has ended; how many."""
@@ -75,14 +92,12 @@ class World:
             self._webhook(order)
         return len(late)
 
-    def _at(self, at_s: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._plan, (at_s, next(self._count), what))
-
     def _in(self, pause_s: float, what: Callable[[], None]) -> None:
-        self._at(self.elapsed_s + pause_s, what)
+        heapq.heappush(self._plan, (self.elapsed_s + pause_s, next(self._count), what))
 
     def _start(self, order: Order) -> None:
-        self.app.start("order", id=order.id, input=order.input)
+        confirm_within_ms = int(self._confirm_within_s * 1000)
+        self.app.start("order", id=order.id, input={**order.input, "confirm_within_ms": confirm_within_ms})
         self.started += 1
         pause_s = 0.1 + 0.4 * dice(self._seed, "webhook", order.id)
         if order.is_approved:

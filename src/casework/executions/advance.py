@@ -16,17 +16,17 @@ from casework.errors import (
     ConditionFailed,
     Contention,
     CorruptItem,
-    ItemTooLarge,
+    Misuse,
     OutcomeUnknown,
 )
 from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.mailbox import MAIL_END, Mail, Message, dead_letter, message_of
-from casework.executions.runtime import Parked, Runtime, has_functions, machine_of
+from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition
 from casework.executions.spill import drain, fits, spill_writes
-from casework.executions.state import STATE, State, decode_data, state_of
+from casework.executions.state import STATE, State, decode_data, encode_data, state_of
 from casework.kernel.conditions import Condition, absent, equals, present
 from casework.kernel.effects import Instant, Query
-from casework.kernel.items import AnyWrite, Delete, Item, Put, Update
+from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
 from casework.kernel.programs import Program, call, now, sleep, token, transact, write
 from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import EXECUTIONS
@@ -57,7 +57,7 @@ class Advanced(msgspec.Struct):
     """Why this process could not advance it."""
 
 
-class _Marked(msgspec.Struct):
+class Marked(msgspec.Struct):
     """What a commit learned of marks of event ids: those that stand, and those that have run out."""
 
     known: frozenset[str] = frozenset()
@@ -72,28 +72,33 @@ def advance(rt: Runtime, id: str) -> Program[Advanced]:
     """
     lost = 0
     batch_max = rt.options.batch_max
-    marked = _Marked()
+    marked = Marked()
+    unstorable: list[Misuse] = []
     while True:
         page = yield Query(EXECUTIONS, id, None, STATE, MAIL_END, batch_max + 1)
         items: list[Item] = page.items
-        if not items or items[0]["sort"] != STATE:
-            return (yield from _orphaned(rt, id, items))
         try:
+            if not items or items[0]["sort"] != STATE:
+                return (yield from _orphaned(rt, id, items))
             state = state_of(items[0])
             if state.spill:
                 yield from drain(rt, state)
                 continue
-            return (yield from _advance_once(rt, state, items[1:], page.next is not None, batch_max, marked))
+            has_next = page.next is not None
+            return (yield from _advance_once(rt, state, items[1:], has_next, batch_max, marked, unstorable))
         except Parked as reason:
             return (yield from _park(items, str(reason)))
         except CorruptItem as reason:
             return (yield from _park(items, f"{type(reason).__name__}: {reason}"))
         except ConditionFailed as refused:
-            marked = _look_at_marks(refused, marked, (yield from now()))
-        except ItemTooLarge:
-            if batch_max == 0:
-                raise
-            batch_max = 1 if batch_max > 1 else 0
+            marked = look_at_marks(refused, marked, (yield from now()))
+        except Misuse as error:
+            # What came of the events cannot be stored: try one alone, then fail the execution with it.
+            if batch_max == 1:
+                unstorable.append(error)
+            if len(unstorable) > 2:
+                return (yield from _park(items, f"it cannot be stored, not even as failed: {error}"))
+            batch_max = 1
             continue
         except (Contention, OutcomeUnknown):
             pass
@@ -105,8 +110,9 @@ def advance(rt: Runtime, id: str) -> Program[Advanced]:
 
 
 def _advance_once(
-    rt: Runtime, state: State, items: Sequence[Item], has_next: bool, batch_max: int, marked: _Marked
-) -> Program[Advanced]:
+    rt: Runtime, state: State, items: Sequence[Item], has_next: bool, batch_max: int, marked: Marked,
+    unstorable: Sequence[Misuse],
+) -> Program[Advanced]:  # fmt: skip
     moment = yield from now()
     messages = [message_of(item) for item in items]
     if state.status in ("suspended", "purging"):
@@ -115,9 +121,9 @@ def _advance_once(
         return (yield from _bury(rt, state, messages, moment, has_next))
     machine = yield from machine_of(rt, state)
     if has_functions(machine):
-        change = yield from call(plan, rt, machine, state, messages, moment, batch_max, marked)
+        change = yield from call(plan, rt, machine, state, messages, moment, batch_max, marked, unstorable)
     else:
-        change = plan(rt, machine, state, messages, moment, batch_max, marked)
+        change = plan(rt, machine, state, messages, moment, batch_max, marked, unstorable)
     if change is None:
         return Advanced(state, has_more=False)
     new = yield from commit(rt, change, state.unchanged())
@@ -127,7 +133,7 @@ def _advance_once(
 
 def plan(
     rt: Runtime, machine: Machine, state: State, messages: Sequence[Message], moment: Instant, batch_max: int,
-    marked: _Marked,
+    marked: Marked, unstorable: Sequence[Misuse] = (),
 ) -> Change | None:  # fmt: skip
     """Everything that one commit is to do; None when nothing waits. Pure but for the user's own functions.
 
@@ -137,58 +143,58 @@ def plan(
         state: the state as it was read.
         messages: waiting messages, in order.
         moment: the store's time.
-        batch_max: take at most so many events; 0: the first event cannot be processed, since what came of it was too
-            large to store.
+        batch_max: take at most so many events.
         marked: what is known of marks of event ids.
+        unstorable: why what came of the first event could not be stored; it fails the execution. Two: not even its
+            failure could be stored, so that less of it is kept.
     """
     data = decode_data(state, rt.decode(state.data))
     change = Change(rt, machine, state, data, moment)
     change.marks_stale = marked.stale
-    if state.status == "pending":
-        _guarded(change, {"type": "start"}, change.begin, data.input)
+    refusal = unstorable[0] if unstorable else None
+    change.is_brief = len(unstorable) > 1
     taken = 0
+    if state.status == "pending":
+        _guarded(change, {"type": "start"}, refusal, change.begin, data.input)
+        taken = 1
     waiting = iter(messages)
     message = next(waiting, None)
-    while message is not None or change.timers:
+    while not change.ended and taken < batch_max and (not taken or change.size() < WRITES_WITH_STATE):
         timer = change.next_due()
-        if taken >= max(batch_max, 1) or change.size() >= WRITES_WITH_STATE:
-            break
         if timer is not None and (message is None or timer.due_us <= message.sent_at_us):
-            if batch_max == 0:
-                change.timers.remove(timer)
-                change.poison(ItemTooLarge("what this timer caused is too large to store"), {"type": timer.name})
-            else:
-                _guarded(change, {"type": timer.event_type or timer.name}, change.fire, timer)
+            event = {"type": timer.event_type, "data": timer.data} if timer.event_type else {"type": timer.name}
+            _guarded(change, event, refusal, change.fire, timer)
             taken += 1
         elif message is not None:
-            taken += _take_message(change, message, marked.known, too_large=batch_max == 0)
+            taken += _take_message(change, message, marked.known, refusal, alone=batch_max == 1)
             message = next(waiting, None)
         else:
             break
-        if change.ended:
-            break
-    return change if taken or state.status == "pending" else None
+    return change if taken else None
 
 
-def _take_message(change: Change, message: Message, known: frozenset[str], *, too_large: bool) -> int:
-    """Take the mails of one message; what is left when the execution ends is put back."""
+def _take_message(
+    change: Change, message: Message, known: frozenset[str], refusal: Misuse | None, *, alone: bool
+) -> int:
+    """Take the mails of one message (``alone``: only its first); what is left when the execution ends is put back."""
     mails = message.mails
     for position, mail in enumerate(mails):
         change.priority = max(change.priority, message.priority)
         event = {"type": mail.type, "data": mail.data, "id": mail.id, "source": mail.source}
-        if too_large:
-            change.poison(ItemTooLarge("what this event caused is too large to store"), event)
-        else:
-            _guarded(change, event, change.take, mail, known=known)
-        if change.ended and position + 1 < len(mails):
+        _guarded(change, event, refusal, change.take, mail, known=known)
+        if (change.ended or alone) and position + 1 < len(mails):
             change.rewritten.append((message, mails[position + 1 :]))
             return position + 1
     change.consumed.append(message)
     return len(mails)
 
 
-def _guarded(change: Change, event: dict[str, Any], take: Any, *args: Any, **kwargs: Any) -> None:
+def _guarded(
+    change: Change, event: dict[str, Any], refusal: Misuse | None, take: Any, *args: Any, **kwargs: Any
+) -> None:
     """Take an event; an error that the chart does not turn into an event poisons the execution, not the worker."""
+    if refusal is not None:
+        return change.poison(type(refusal)(f"what this event caused cannot be stored: {refusal}"), event)
     try:
         take(*args, **kwargs)
     except UnboundFunction as error:
@@ -202,11 +208,14 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
 
     What does not fit one transaction is recorded in it and performed at once, or by whoever comes next.
     """
+    for name in change.machines_to_store():
+        yield from store_definition(rt, rt.machines[name])
     new, writes, caused = change.finish()
     if fits(writes, caused, change.fans):
         writes += caused
     else:
         change.data.sent = []
+        new.data = rt.encode(encode_data(change.data))
         writes += spill_writes(rt, new, caused, change.fans)
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
     if writes:
@@ -221,7 +230,7 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
     return new
 
 
-def _look_at_marks(refused: ConditionFailed, marked: _Marked, moment: Instant) -> _Marked:
+def look_at_marks(refused: ConditionFailed, marked: Marked, moment: Instant) -> Marked:
     """Which event ids a refused commit showed to be taken already, and which marks have run out."""
     known, stale = set(marked.known), dict(marked.stale)
     for refusal in refused.refusals:
@@ -232,7 +241,7 @@ def _look_at_marks(refused: ConditionFailed, marked: _Marked, moment: Instant) -
             stale[str(item["sort"])] = int(item["expires_at_s"])
         else:
             known.add(str(item["sort"]))
-    return _Marked(frozenset(known), stale)
+    return Marked(frozenset(known), stale)
 
 
 # --- executions that take no events ---------------------------------------------------------------------------------
@@ -263,12 +272,11 @@ def _is_lost(mail: Mail, state: State) -> bool:
 def _set_aside(state: State, items: Sequence[Item]) -> Program[Advanced]:
     """Take the messages of a suspended execution out of the index; resuming puts them back."""
     writes: list[AnyWrite] = [
-        Update(EXECUTIONS.key_of(item), remove=("pending", "rank_us"), when=present())
-        for item in items
-        if "pending" in item
+        Update(EXECUTIONS.key_of(item), remove=("pending",), when=present()) for item in items if "pending" in item
     ]
     if writes:
-        yield from transact(writes[:90])
+        # Were it resumed meanwhile, nobody would put them back.
+        yield from transact([Check(state.key, state.unchanged()), *writes[:90]])
     return Advanced(state, has_more=len(writes) > 90)
 
 

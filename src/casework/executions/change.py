@@ -15,10 +15,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from casework.errors import CaseworkError
 from casework.executions import joins
 from casework.executions.joins import ChildStart
-from casework.executions.mailbox import Mail, Message, mail_sort, put_message
+from casework.executions.mailbox import Mail, Message, dead_letter, mail_sort, put_message
 from casework.executions.runtime import Runtime
 from casework.executions.state import (
     ID_HASH_BYTES,
@@ -30,6 +32,7 @@ from casework.executions.state import (
     decode_timers,
     encode_data,
     encode_timers,
+    is_id,
 )
 from casework.executions.task_items import task_put, task_sort
 from casework.executions.trace import trace_writes
@@ -44,8 +47,11 @@ from casework.statechart.step import start, step
 ANYTHING = any_of(absent(), present())
 """A condition that always holds: what matters is that its item is not in another transaction."""
 
-SEND_MAX = 60
-"""More messages, tasks and children than this in one commit are spilled; see ``spill``."""
+MAX_FAILURE_BYTES = 64 * 1024
+"""An event that poisons its execution is kept in the state up to this size, else as a dead letter."""
+
+FAN_MIN = 60
+"""More children of one invocation than this are started as a fan; see ``spill``."""
 
 
 def id_hash(event_id: str) -> bytes:
@@ -79,9 +85,9 @@ class Change:
     """
 
     __slots__ = (
-        "checked", "consumed", "data", "ended", "events", "fans", "given", "later", "logs", "machine", "marks",
-        "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt", "starts", "state",
-        "status", "taken", "tasks", "timers",
+        "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "logs", "lost",
+        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "removed", "rewritten", "rt",
+        "starts", "state", "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +114,9 @@ class Change:
         self.given: list[bytes] = []
         self.marks: list[str] = []
         self.marks_stale: Mapping[str, int] = {}
+        self.is_brief = False
+        """Keep as little as possible of an event that poisons the execution."""
+        self.lost: Mail | None = None
         self.taken = False
         self.priority = 0
         self.ended = state.ended
@@ -118,6 +127,7 @@ class Change:
     def begin(self, input: Any) -> None:
         """Enter the machine's initial states."""
         self._apply(start(self.machine, input, self.now_us), "start")
+        self._follow()
 
     def next_due(self) -> Timer | None:
         """The earliest timer that is due for certain."""
@@ -183,6 +193,8 @@ class Change:
         waiting = self.data.invokes.get(mail.invoke)
         if waiting is None or waiting.stay != mail.stay or waiting.task:
             return
+        if mail.source != self._child(mail.invoke, mail.stay, mail.ordinal):
+            return  # of an execution that had this id before, and was purged
         verdict = joins.count(waiting, mail)
         if verdict is None:
             self._note({"event": f"report of {mail.source}", "counted": waiting.done, "of": waiting.need})
@@ -199,6 +211,10 @@ class Change:
         if self.ended:
             return
         self._apply(step(self.machine, self.data.snap, event, self.now_us), event.type)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Take what this process itself answered: targets and machines that it does not know, empty lists."""
         while self.later and not self.ended:
             follow = self.later.pop(0)
             self._apply(step(self.machine, self.data.snap, follow, self.now_us), follow.type)
@@ -207,6 +223,7 @@ class Change:
         """Begin the timers and tasks of the active states again, as new stays."""
         self.timers = []
         self._apply(result, "redrive")
+        self._follow()
 
     # --- what comes out ---------------------------------------------------------------------------------------
 
@@ -241,9 +258,9 @@ class Change:
         if not effect.inputs:
             self.later.append(chart.done_invoke(effect.invoke_id, effect.stay, []))
             return
-        waiting, fan = joins.plan_children(effect, machine, self.state.id)
+        waiting, fan = joins.plan_children(effect, machine, self.state)
         self.data.invokes[effect.invoke_id] = waiting
-        if len(fan.inputs) > SEND_MAX:
+        if len(fan.inputs) > FAN_MIN:
             self.fans.append(fan)
         else:
             self.starts += fan.starts(0, len(fan.inputs))
@@ -268,13 +285,17 @@ class Change:
         if len(self.starts) + len(self.fans) < planned:
             return
         for ordinal in joins.unreported(waiting):
-            child = joins.child_id(self.state.id, invoke_id, waiting.stay, ordinal)
+            child = self._child(invoke_id, waiting.stay, ordinal)
             self.outbox.setdefault(child, []).append(Mail("cancel", None, "", self.state.id, kind="cancel"))
 
     def _send(self, effect: chart.Send) -> None:
         target = self._resolve(effect)
-        if target is None:
-            error = {"message": f"there is no {effect.to!r} to send to", "type": "NoTarget", "where": effect.event_type}
+        if target is None or not is_id(target):
+            error = {
+                "message": f"there is no {effect.to!r:.200} to send to",
+                "type": "NoTarget",
+                "where": effect.event_type,
+            }
             self.later.append(chart.Event("error.communication", error))
         elif effect.delay_us > 0:
             due = self.now_us + effect.delay_us
@@ -292,8 +313,11 @@ class Change:
             waiting = self.data.invokes.get(invoke_id)
             if waiting is None or waiting.task or waiting.each:
                 return None
-            return joins.child_id(self.state.id, invoke_id, waiting.stay, 0)
+            return self._child(invoke_id, waiting.stay, 0)
         return effect.to
+
+    def _child(self, invoke_id: str, stay: int, ordinal: int) -> str:
+        return joins.child_id(self.state.id, invoke_id, stay, ordinal, self.state.created_at_us)
 
     def _cancel_send(self, effect: chart.CancelSend) -> None:
         self.timers = [t for t in self.timers if not t.event_type or t.name != effect.send_id]
@@ -328,7 +352,11 @@ class Change:
     def poison(self, error: BaseException, event: dict[str, Any]) -> None:
         """End as failed because ``event`` could not be processed; it, the error and the state before are kept."""
         kind = type(error).__name__
-        message = str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}"
+        message = (str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}")[:4000]
+        message = message.encode(errors="replace").decode()
+        if self.is_brief or len(msgspec.json.encode(event)) > MAX_FAILURE_BYTES:
+            self.lost = Mail(str(event["type"])[:200], event.get("data"), event.get("id", ""), event.get("source", ""))
+            event = {"type": self.lost.type, "note": "see the dead letters; it is too large to be kept here"}
         self.data.failure = {"event": event, "error": {"message": message, "type": kind}}
         self.end("failed", {"message": message, "type": kind, "where": str(event.get("type", ""))})
 
@@ -347,6 +375,7 @@ class Change:
             timers=encode_timers(self.timers),
             recent_ids=before.recent_ids,
             trace_n=before.trace_n,
+            trace_low=before.trace_low,
             last_sent_us=before.last_sent_us,
             created_at_us=before.created_at_us,
             updated_at_us=self.now_us,
@@ -357,7 +386,8 @@ class Change:
             new.recent_ids = (before.recent_ids + b"".join(self.given))[-RECENT_IDS * ID_HASH_BYTES :]
         if self.outbox:
             new.last_sent_us = max(self.now_us, before.last_sent_us + 1)
-        data.input = None
+        if data.snap.configuration:
+            data.input = None  # else it never began: a redrive begins it with this input
         return new
 
     def messages(self, new: State) -> list[Put]:
@@ -365,7 +395,9 @@ class Change:
         buckets = self.rt.options.buckets
         sort = mail_sort(new.last_sent_us, new.id, new.version)
         return [
-            put_message(target, sort, mails, buckets, sent_at_us=new.last_sent_us, priority=self.priority)
+            put_message(
+                target, sort, mails, buckets, sent_at_us=new.last_sent_us, now_us=self.now_us, priority=self.priority
+            )
             for target, mails in self.outbox.items()
         ]
 
@@ -381,9 +413,12 @@ class Change:
         for message, rest in self.rewritten:
             put = put_message(
                 message.key.partition, str(message.key.sort), rest, buckets,
-                sent_at_us=message.sent_at_us, priority=message.priority,
+                sent_at_us=message.sent_at_us, now_us=self.now_us, priority=message.priority,
             )  # fmt: skip
             with_it.append(Put(put.table, put.item, present()))
+        if self.lost is not None:
+            n = f"{new.version}-poison"
+            with_it.append(dead_letter(new.id, self.now_us, n, "the execution failed on it", [self.lost], buckets))
         with_it += self._checks(with_it)
         with_it += [Delete(key) for key in self.removed]
         with_it += [self._mark(event_id) for event_id in self.marks]
@@ -408,6 +443,10 @@ class Change:
             },
             absent() if stale is None else equals("expires_at_s", stale),
         )
+
+    def machines_to_store(self) -> set[str]:
+        """Names of the machines whose definitions the children of this change will run: they must outlive a deploy."""
+        return {start.machine for start in self.starts} | {fan.machine for fan in self.fans}
 
     def size(self) -> int:
         """Writes that must go with the state, so far."""

@@ -7,7 +7,6 @@ or wins it, nothing in between.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -21,7 +20,7 @@ from casework.executions.spill import drain
 from casework.executions.state import STATE, Data, State, decode_data, decode_timers
 from casework.executions.task_items import TASK_BEGIN, TASK_END
 from casework.kernel.conditions import equals, present
-from casework.kernel.items import Delete, Item, Key, Put, Update
+from casework.kernel.items import Check, Delete, Item, Key, Put, Update
 from casework.kernel.programs import Program, call, get, now, query, query_all, sleep, token, transact, write
 from casework.kernel.schema import EXECUTIONS, bucket_of
 from casework.statechart import Machine, rearm
@@ -57,6 +56,8 @@ def terminate(rt: Runtime, id: str, *, reason: str = "terminated") -> Program[Ex
     def attempt(state: State) -> Program[State | None]:
         if state.ended:
             return state
+        if state.status == "purging":
+            raise Misuse(f"execution {id!r} is being purged; purge it again to finish that")
         if state.spill:
             yield from drain(rt, state)
             return None
@@ -108,13 +109,7 @@ def suspend(rt: Runtime, id: str) -> Program[Execution]:
         return (yield from _move_status(rt, state, "suspended", resume_status=state.status))
 
     state = yield from _with_state(attempt, id)
-    for low, high in ((MAIL_BEGIN, MAIL_END), (TASK_BEGIN, TASK_END)):
-        items = yield from query_all(EXECUTIONS, id, low=low, high=high)
-        for item in items:
-            if "pending" in item:
-                yield from _write_if_there(
-                    Update(EXECUTIONS.key_of(item), remove=("pending", "rank_us"), when=_same_rank(item))
-                )
+    yield from _index_all(state, lambda item: _set_aside(item) if "pending" in item else None)
     return view(rt, state)
 
 
@@ -129,26 +124,48 @@ def resume(rt: Runtime, id: str) -> Program[Execution]:
         return (yield from _move_status(rt, state, state.resume_status or "running", resume_status=""))
 
     state = yield from _with_state(attempt, id)
-    moment = yield from now()
-    bucket = bucket_of(id, rt.options.buckets)
-    for low, high in ((MAIL_BEGIN, MAIL_END), (TASK_BEGIN, TASK_END)):
-        items = yield from query_all(EXECUTIONS, id, low=low, high=high)
-        for item in items:
-            if "pending" not in item:
-                attributes: dict[str, Any] = {"pending": f"work/{bucket}", "rank_us": moment.middle_us}
-                yield from _write_if_there(Update(EXECUTIONS.key_of(item), attributes, when=present("format")))
+    place = {"pending": f"work/{bucket_of(id, rt.options.buckets)}"}
+    yield from _index_all(state, lambda item: None if "pending" in item else Update(_key(item), place, when=present()))
     return view(rt, state)
 
 
-def _same_rank(item: Item) -> Any:
-    return equals("rank_us", item["rank_us"])
+def _set_aside(item: Item) -> Update:
+    """Takes an item out of the index. It keeps its rank: a lease that runs, or a pause before a retry, is in it."""
+    return Update(_key(item), remove=("pending",), when=present())
 
 
-def _write_if_there(update: Update) -> Program[None]:
-    try:
-        yield from write(update)
-    except (ConditionFailed, OutcomeUnknown):
-        return
+def _key(item: Item) -> Key:
+    return EXECUTIONS.key_of(item)
+
+
+def _index_all(state: State, change: Callable[[Item], Update | None]) -> Program[None]:
+    """Change the index entries of waiting messages and tasks while the execution stays as it is in ``state``.
+
+    Whoever suspends, resumes or advances it meanwhile does what its new state needs.
+    """
+    for low, high in ((MAIL_BEGIN, MAIL_END), (TASK_BEGIN, TASK_END)):
+        items = yield from query_all(EXECUTIONS, state.id, low=low, high=high)
+        updates = [update for item in items if (update := change(item)) is not None]
+        for begin in range(0, len(updates), 90):
+            yield from _index_some(state, updates[begin : begin + 90])
+
+
+def _index_some(state: State, updates: list[Update]) -> Program[None]:
+    lost = 0
+    while updates:
+        try:
+            yield from transact([Check(state.key, state.unchanged()), *updates])
+            return
+        except ConditionFailed as refused:
+            if refused.refusals[0] is not None:
+                return
+            updates = [update for update, why in zip(updates, refused.refusals[1:], strict=True) if why is None]
+        except (Contention, OutcomeUnknown):
+            lost += 1
+            if RACES.gives_up(lost, 0):
+                raise
+            dice = yield from token()
+            yield from sleep(RACES.pause_s(lost, dice))
 
 
 def _move_status(rt: Runtime, state: State, status: str, *, resume_status: str) -> Program[State]:
@@ -170,6 +187,9 @@ def redrive(rt: Runtime, id: str) -> Program[Execution]:
     def attempt(state: State) -> Program[State | None]:
         if state.status != "failed":
             raise Misuse(f"execution {id!r} is {state.status}; only a failed one can be driven again")
+        if state.spill:
+            yield from drain(rt, state)
+            return None
         machine = yield from _machine_for(rt, state)
         moment = yield from now()
         data = decode_data(state, rt.decode(state.data))
@@ -204,8 +224,8 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
     """
 
     def attempt(state: State) -> Program[State | None]:
-        if state.ended or state.spill:
-            raise Misuse(f"execution {id!r} is {'draining' if state.spill else state.status}; it cannot be migrated")
+        if state.ended or state.status == "purging":
+            raise Misuse(f"execution {id!r} is {state.status}; only one that has not ended can be migrated")
         new_machine = machine or rt.machine_named(state.machine)
         if new_machine.hash == state.machine_hash:
             return state
@@ -213,6 +233,9 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
         problems = _misfits(new_machine, data, state)
         if problems:
             raise Misuse(f"execution {id!r} does not fit {new_machine.name!r}: {'; '.join(problems)}")
+        if state.spill:
+            yield from drain(rt, state)
+            return None
         yield from store_definition(rt, new_machine)
         moment = yield from now()
         new = msgspec.structs.replace(
@@ -273,6 +296,9 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
             return state
         if not state.ended and not force:
             raise Misuse(f"execution {id!r} is {state.status}; cancel it first, or purge with force")
+        if state.spill and state.ended:
+            yield from drain(rt, state)  # its children and its parent are still to hear of its end
+            return None
         return (yield from _move_status(rt, state, "purging", resume_status=""))
 
     state = yield from _with_state(attempt, id)

@@ -15,19 +15,22 @@ from casework.errors import (
     OutcomeUnknown,
     UnknownEvent,
 )
-from casework.executions.advance import RACES, commit
-from casework.executions.change import Change, mark_sort
-from casework.executions.joins import MAX_ID_BYTES, input_digest
+from casework.executions.advance import RACES, Marked, commit, look_at_marks
+from casework.executions.change import Change
+from casework.executions.joins import input_digest
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
 from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition, stored_definition
 from casework.executions.spill import drain
-from casework.executions.state import STATE, Data, State, decode_data, state_of
+from casework.executions.state import MAX_ID_BYTES, STATE, Data, State, decode_data, is_id, state_of
 from casework.kernel.conditions import absent
 from casework.kernel.effects import Instant
 from casework.kernel.programs import Program, call, get, now, sleep, token, transact
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction, check_json
 from casework.statechart import snapshot as chart
+
+MAX_TEXT_BYTES = 1024
+"""Event types and ids of events are no longer than this."""
 
 
 class Execution(msgspec.Struct, kw_only=True):
@@ -87,14 +90,31 @@ def view(rt: Runtime, state: State) -> Execution:
 
 def check_id(id: Any) -> None:
     """Misuse unless ``id`` can be an execution's id: 1 to 512 bytes of printable text."""
-    if not isinstance(id, str) or not id or len(id.encode(errors="replace")) > MAX_ID_BYTES or not id.isprintable():
+    if not is_id(id):
         raise Misuse(f"{id!r:.80} is not an execution id; use 1 to {MAX_ID_BYTES} bytes of printable text")
+
+
+def check_sent(event_type: Any, event_id: Any, priority: Any) -> None:
+    """Misuse unless these can be an event's type, its sender's id of it, and its priority."""
+    if not _is_text(event_type):
+        raise Misuse(f"{event_type!r:.80} is not an event type; use 1 to {MAX_TEXT_BYTES} bytes of text")
+    if event_id is not None and not _is_text(event_id):
+        raise Misuse(f"event_id is {event_id!r:.80}; use 1 to {MAX_TEXT_BYTES} bytes of text, or None")
+    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+        raise Misuse(f"priority is {priority!r:.80}; it must be 0 to {MAX_PRIORITY}")
+
+
+def _is_text(text: Any) -> bool:
+    if not isinstance(text, str) or not text:
+        return False
+    try:
+        return len(text.encode()) <= MAX_TEXT_BYTES
+    except UnicodeEncodeError:
+        return False
 
 
 def check_event(machine: Machine, event_type: Any) -> None:
     """UnknownEvent unless some state of the machine can take an event of this type."""
-    if not isinstance(event_type, str) or not event_type:
-        raise Misuse(f"{event_type!r:.80} is not an event type; use a non-empty string")
     if not machine.accepts(event_type):
         known = ", ".join(sorted(machine.event_types)) or "none"
         raise UnknownEvent(f"machine {machine.name!r} has no transition for event {event_type!r}; it knows: {known}")
@@ -126,23 +146,30 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
     check_json(input, "input")
     yield from store_definition(rt, machine)
     digest = input_digest(input)
-    moment = yield from now()
+    lost = 0
     while True:
+        moment = yield from now()
         change = _first_change(rt, machine, id, digest, moment)
         yield from _take(change, change.begin, input)
         try:
-            state = yield from commit(rt, change, absent())
-        except ConditionFailed:
-            return (yield from _existing(rt, id, name, digest))
-        except OutcomeUnknown:
-            return (yield from _existing(rt, id, name, digest))
-        return view(rt, state)
+            return view(rt, (yield from commit(rt, change, absent())))
+        except (ConditionFailed, Contention, OutcomeUnknown):
+            existing = yield from _existing(rt, id, name, digest)
+            if existing is not None:
+                return existing
+            # Nothing is there: it was not applied, or what was in its way is gone.
+            lost += 1
+            if RACES.gives_up(lost, 0):
+                raise
+        dice = yield from token()
+        yield from sleep(RACES.pause_s(lost, dice))
 
 
 def _first_change(rt: Runtime, machine: Machine, id: str, digest: str, moment: Instant) -> Change:
+    born_us = rt.birth_us(moment.middle_us)
     state = State(
         id=id, version=0, status="running", machine=machine.name, machine_hash=machine.hash,
-        created_at_us=moment.middle_us, updated_at_us=moment.middle_us,
+        created_at_us=born_us, updated_at_us=born_us,
     )  # fmt: skip
     return Change(rt, machine, state, Data(chart.Snapshot([]), input_digest=digest), moment, held=True)
 
@@ -157,16 +184,17 @@ def _take(change: Change, take: Any, *args: Any) -> Program[Any]:
         raise Misuse(f"{error}; register it in this process, or send the event and let a worker take it") from None
 
 
-def _existing(rt: Runtime, id: str, name: str, digest: str) -> Program[Execution]:
-    state = yield from read_state(id)
-    if state.status != "purging" and state.machine == name:
-        data = decode_data(state, rt.decode(state.data))
-        if data.input_digest == digest:
-            return view(rt, state)
-    raise ExecutionExists(
-        f"execution {id!r} exists already, with machine {state.machine!r} and other input; "
-        "choose another id, or purge it"
-    )
+def _existing(rt: Runtime, id: str, name: str, digest: str) -> Program[Execution | None]:
+    item = yield from get(EXECUTIONS.key(id, STATE))
+    if item is None:
+        return None
+    state = state_of(item)
+    if state.status == "purging":
+        raise ExecutionExists(f"execution {id!r} is being purged; purge it again to finish that, then start it")
+    if state.machine == name and decode_data(state, rt.decode(state.data)).input_digest == digest:
+        return view(rt, state)
+    what = f"with machine {state.machine!r}" if state.machine != name else "with other input"
+    raise ExecutionExists(f"execution {id!r} exists already, {what}; choose another id, or purge it")
 
 
 def send(
@@ -186,8 +214,7 @@ def send(
     """
     check_json(data, "data")
     check_id(id)
-    if priority not in range(MAX_PRIORITY + 1):
-        raise Misuse(f"priority is {priority!r}; it must be 0 to {MAX_PRIORITY}")
+    check_sent(event_type, event_id, priority)
     state = yield from read_state(id)
     machine = yield from _known_machine(rt, state)
     if machine is not None:
@@ -205,7 +232,9 @@ def put_mail(
     mail = Mail(event_type, data, event_id or "", "", kind=kind)
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, source, 0)
-    put = put_message(id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, priority=priority)
+    put = put_message(
+        id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, priority=priority
+    )
     yield from transact([put])
 
 
@@ -227,11 +256,12 @@ def handle(
     event_id: str | None = None,
     priority: int = 0,
     held: State | None = None,
-) -> Program[tuple[Execution, State]]:
+) -> Program[tuple[Execution, State | None]]:
     """Process an event in line, due timers before it; the execution afterwards, and its state to hold.
 
     It may overtake queued messages. A duplicate is answered with the current state. After three lost rounds the event
-    is sent instead, and the state is the one before it. Arguments and errors are those of :func:`send`.
+    is sent instead, and the state is the one before it. Only a state that was written here is one to hold. Arguments
+    and errors are those of :func:`send`.
 
     Args:
         rt: machines and options.
@@ -244,33 +274,24 @@ def handle(
     """
     check_json(data, "data")
     check_id(id)
+    check_sent(event_type, event_id, priority)
     own_id = event_id
     if own_id is None:
         own_id = yield from token()
     mail = Mail(event_type, data, own_id, "", kind="given")
-    marks: frozenset[str] = frozenset()
+    marked = Marked()
     lost = 0
+    if held is not None and not _takes_events(held):
+        held = None  # somebody may have resumed it or driven it again
     while lost < 3:
         state = held if held is not None else (yield from read_state(id))
-        if state.spill:
-            state = yield from drain(rt, state)
-        machine = yield from _machine_here(rt, state)
-        check_event(machine, event_type)
-        moment = yield from now()
-        if state.ended or state.status in ("suspended", "purging"):
-            yield from put_mail(rt, id, event_type, data, own_id, moment, priority)
-            return _answer(rt, state, is_taken=False), state
-        change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment, held=held is not None)
-        is_new = yield from _take(change, _take_in_line, change, mail, marks)
-        if not is_new:
-            state = state if held is None else (yield from read_state(id))
-            return _answer(rt, state, is_duplicate=True, is_taken=False), state
         try:
-            new = yield from commit(rt, change, state.unchanged())
-            return _answer(rt, new, is_taken=change.taken), new
+            if state.spill:
+                state = yield from drain(rt, state)
+            is_held, is_own = held is not None, event_id is None
+            return (yield from _in_line(rt, state, mail, marked, priority, is_held=is_held, is_own=is_own))
         except ConditionFailed as refused:
-            if refused.refusals[0] is None:
-                marks |= {mark_sort(own_id)}
+            marked = look_at_marks(refused, marked, (yield from now()))
         except (Contention, OutcomeUnknown):
             pass
         if held is None:
@@ -280,7 +301,37 @@ def handle(
     moment = yield from now()
     yield from put_mail(rt, id, event_type, data, own_id, moment, priority)
     state = yield from read_state(id)
-    return _answer(rt, state), state
+    return _answer(rt, state), None
+
+
+def _takes_events(state: State) -> bool:
+    return not state.ended and state.status not in ("suspended", "purging")
+
+
+def _in_line(
+    rt: Runtime, state: State, mail: Mail, marked: Marked, priority: int, *, is_held: bool, is_own: bool
+) -> Program[tuple[Execution, State | None]]:
+    """One attempt at processing an event in line; the store's refusals are for the caller.
+
+    ``is_own`` says that the event's id was made up here: it needs no mark, and can only have been taken by an earlier
+    attempt whose answer was lost.
+    """
+    machine = yield from _machine_here(rt, state)
+    check_event(machine, mail.type)
+    moment = yield from now()
+    if not _takes_events(state):
+        yield from put_mail(rt, state.id, mail.type, mail.data, mail.id, moment, priority)
+        return _answer(rt, state, is_taken=False), None
+    change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment, held=is_held)
+    change.marks_stale = marked.stale
+    is_new = yield from _take(change, _take_in_line, change, mail, marked.known)
+    if not is_new:
+        state = (yield from read_state(state.id)) if is_held else state
+        return _answer(rt, state, is_duplicate=not is_own, is_taken=is_own), None
+    if is_own:
+        change.marks.clear()
+    new = yield from commit(rt, change, state.unchanged())
+    return _answer(rt, new, is_taken=change.taken), new
 
 
 def _take_in_line(change: Change, mail: Mail, marks: frozenset[str]) -> bool:

@@ -31,7 +31,7 @@ class ShownTask(msgspec.Struct, kw_only=True):
     attempt: int
     max_attempts: int
     status: str
-    """``due``, ``waiting`` for its next attempt, ``running``, ``external`` (to be completed by its token), ``suspended``."""
+    """``due``, ``waiting`` for its next attempt, ``running``, ``external`` (completed by its token), ``suspended``."""
     due_at_us: int
     """When it is due (again): of a running one, the end of its lease."""
     last_error: str = ""
@@ -90,7 +90,7 @@ class Inspection(msgspec.Struct, kw_only=True):
 
 
 def inspect(rt: Runtime, id: str) -> Program[Inspection]:
-    """The execution with its tasks, timers, messages, children and dead letters. Raises NoSuchExecution, CorruptItem."""
+    """The execution with all that stands in its partition. Raises NoSuchExecution, CorruptItem."""
     items = yield from query_all(EXECUTIONS, id, low=STATE, high="y")
     moment = yield from now()
     if not items or items[0]["sort"] != STATE:
@@ -112,7 +112,7 @@ def inspect(rt: Runtime, id: str) -> Program[Inspection]:
     ]
     for name, waiting in sorted(data.invokes.items()):
         if not waiting.task:
-            children = yield from _children(id, name, waiting)
+            children = yield from _children(found.execution, name, waiting)
             found.children.append(children)
     return found
 
@@ -150,8 +150,11 @@ def _shown_task(item: Item, now_us: int) -> ShownTask:
     )  # fmt: skip
 
 
-def _children(id: str, name: str, waiting: Invoke) -> Program[ShownChildren]:
-    ids = [child_id(id, name, waiting.stay, ordinal) for ordinal in range(min(waiting.total, CHILDREN_SHOWN))]
+def _children(execution: Execution, name: str, waiting: Invoke) -> Program[ShownChildren]:
+    ids = [
+        child_id(execution.id, name, waiting.stay, ordinal, execution.created_at_us)
+        for ordinal in range(min(waiting.total, CHILDREN_SHOWN))
+    ]
     items = yield from get_many([EXECUTIONS.key(each, STATE) for each in ids])
     children = [
         {"id": each, "status": "not started yet" if item is None else str(item.get("status"))}

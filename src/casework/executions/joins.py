@@ -15,7 +15,7 @@ import msgspec
 
 from casework.executions.mailbox import Mail
 from casework.executions.runtime import Runtime
-from casework.executions.state import Data, Invoke, Parent, State, encode_data
+from casework.executions.state import MAX_ID_BYTES, Data, Invoke, Parent, State, encode_data
 from casework.kernel.conditions import absent
 from casework.kernel.items import Put
 from casework.kernel.schema import EXECUTIONS
@@ -25,15 +25,21 @@ from casework.statechart import snapshot as chart
 MAX_INLINE_RESULTS_BYTES = 64 * 1024
 """Results of a join are handed to the chart while they are no larger in all; else they are read from the children."""
 
-MAX_ID_BYTES = 512
 
+def child_id(parent: str, invoke: str, stay: int, ordinal: int, born_us: int) -> str:
+    """The id of a child, always the same for the same parent, stay and ordinal.
 
-def child_id(parent: str, invoke: str, stay: int, ordinal: int) -> str:
-    """The id of a child, always the same for the same parent, stay and ordinal."""
-    id = f"{parent}/{invoke}.{stay}.{ordinal}"
+    The parent's time of birth is a part of it: its id may be purged and started again while old children are there.
+    """
+    id = f"{parent}/{invoke}.{stay}.{ordinal}-{_short_number(born_us)}"
     if len(id.encode()) <= MAX_ID_BYTES:
         return id
     return f"~{hashlib.blake2b(id.encode(), digest_size=24).hexdigest()}"
+
+
+def _short_number(number: int) -> str:
+    """The last six digits to base 36."""
+    return "".join("0123456789abcdefghijklmnopqrstuvwxyz"[number // 36**place % 36] for place in range(6))
 
 
 class ChildStart(NamedTuple):
@@ -85,6 +91,8 @@ class Fan(msgspec.Struct):
     machine: str
     machine_hash: str
     inputs: list[Any]
+    born_us: int
+    """When the parent was started."""
     first: int = 0
     """Ordinal of the first input."""
 
@@ -92,19 +100,21 @@ class Fan(msgspec.Struct):
         """The children from position ``begin`` to before ``end`` of this list."""
         return [
             ChildStart(
-                child_id(self.parent, self.invoke, self.stay, self.first + i), self.parent, self.invoke, self.stay,
-                self.first + i, self.machine, self.machine_hash, self.inputs[i],
+                child_id(self.parent, self.invoke, self.stay, self.first + i, self.born_us), self.parent, self.invoke,
+                self.stay, self.first + i, self.machine, self.machine_hash, self.inputs[i],
             )
             for i in range(begin, min(end, len(self.inputs)))
         ]  # fmt: skip
 
 
-def plan_children(effect: chart.StartChildren, machine: Machine, parent: str) -> tuple[Invoke, Fan]:
+def plan_children(effect: chart.StartChildren, machine: Machine, parent: State) -> tuple[Invoke, Fan]:
     """What the parent remembers about an invocation of children, and the children."""
     total = len(effect.inputs)
     need = total if effect.join == "all" else 1 if effect.join == "any" else min(int(effect.join), total)
     waiting = Invoke(effect.stay, each=effect.each, total=total, machine=machine.name, need=need)
-    return waiting, Fan(parent, effect.invoke_id, effect.stay, machine.name, machine.hash, effect.inputs)
+    return waiting, Fan(
+        parent.id, effect.invoke_id, effect.stay, machine.name, machine.hash, effect.inputs, parent.created_at_us
+    )
 
 
 class Verdict(NamedTuple):

@@ -76,8 +76,9 @@ def list_executions(
     place = read_place(cursor, ["executions", status, machine, parent], limit)
     listed = Listed([], None)
     while place.partition < len(partitions):
+        room = limit - len(listed.items)
         page = yield from query(
-            EXECUTIONS, partitions[place.partition], index="listing", low=low, high=high, limit=limit, after=place.inner
+            EXECUTIONS, partitions[place.partition], index="listing", low=low, high=high, limit=room, after=place.inner
         )
         items = yield from get_many([EXECUTIONS.key(str(item["id"]), STATE) for item in page.items])
         for item in items:
@@ -111,7 +112,8 @@ def list_dead_letters(rt: Runtime, *, limit: int = 100, cursor: str | None = Non
     place = read_place(cursor, ["dead"], limit)
     found = DeadLetters([], None)
     while place.partition < rt.options.buckets:
-        page = yield from query(EXECUTIONS, f"dead/{place.partition}", index="listing", limit=limit, after=place.inner)
+        room = limit - len(found.items)
+        page = yield from query(EXECUTIONS, f"dead/{place.partition}", index="listing", limit=room, after=place.inner)
         items = yield from get_many([EXECUTIONS.key(str(item["id"]), str(item["sort"])) for item in page.items])
         found.items += [dead_letter_of(item) for item in items if item is not None]
         place = Place(place.binding, place.partition + (page.next is None), page.next)

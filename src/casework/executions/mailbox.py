@@ -23,6 +23,7 @@ MAIL_END = "e0"
 
 DEAD_BEGIN, DEAD_END = "l/", "l0"
 DEAD_LETTER_DAYS = 14
+MAX_DEAD_BYTES = 380_000
 
 PRIORITY_HEAD_START_US = 60_000_000
 """Each step of priority puts a message ahead of what was due up to a minute before it."""
@@ -71,16 +72,19 @@ def mail_sort(sent_at_us: int, source: str, n: int) -> str:
 
 
 def message_item(
-    target: str, sort: str, mails: Sequence[Mail], buckets: int, *, sent_at_us: int, priority: int = 0
+    target: str, sort: str, mails: Sequence[Mail], buckets: int, *, sent_at_us: int, now_us: int, priority: int = 0
 ) -> Item:
-    """The item of a message: in the ``pending`` index at its send time, less its priority's head start."""
+    """The item of a message: in the ``pending`` index as due now, less its priority's head start.
+
+    Its send time may be a little later, since a sender's send times ascend.
+    """
     item: Item = {
         "id": target,
         "sort": sort,
         "format": FORMAT,
         "mails": _encode(mails).decode(),
         "pending": f"work/{bucket_of(target, buckets)}",
-        "rank_us": sent_at_us - priority * PRIORITY_HEAD_START_US,
+        "rank_us": min(sent_at_us, now_us) - priority * PRIORITY_HEAD_START_US,
     }
     if priority:
         item["priority"] = priority
@@ -88,10 +92,11 @@ def message_item(
 
 
 def put_message(
-    target: str, sort: str, mails: Sequence[Mail], buckets: int, *, sent_at_us: int, priority: int = 0
+    target: str, sort: str, mails: Sequence[Mail], buckets: int, *, sent_at_us: int, now_us: int, priority: int = 0
 ) -> Put:
     """The write that sends a message."""
-    return Put(EXECUTIONS, message_item(target, sort, mails, buckets, sent_at_us=sent_at_us, priority=priority))
+    item = message_item(target, sort, mails, buckets, sent_at_us=sent_at_us, now_us=now_us, priority=priority)
+    return Put(EXECUTIONS, item)
 
 
 def message_of(item: Mapping[str, Any]) -> Message:
@@ -112,12 +117,16 @@ def message_of(item: Mapping[str, Any]) -> Message:
 
 def dead_letter(id: str, at_us: int, n: str, reason: str, mails: Sequence[Mail], buckets: int) -> Put:
     """The write that keeps mails nobody can take, with the reason, for ``DEAD_LETTER_DAYS``."""
+    text = _encode(mails).decode()
+    if len(text) > MAX_DEAD_BYTES:
+        reason += "; its payload is too large to be kept beside this reason"
+        text = _encode([msgspec.structs.replace(mail, data=None) for mail in mails]).decode()
     item: Item = {
         "id": id,
         "sort": f"l/{at_us:017d}/{n}",
         "format": FORMAT,
         "reason": reason,
-        "mails": _encode(mails).decode(),
+        "mails": text,
         "expires_at_s": at_us // 1_000_000 + DEAD_LETTER_DAYS * 86_400,
         "listing": f"dead/{bucket_of(id, buckets)}",
         "listed": f"{at_us:017d}/{id}",

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import CorruptItem, LeaseLost, StoreError, TaskFailed
+from casework.errors import CorruptItem, ItemTooLarge, LeaseLost, StoreError, TaskFailed
 from casework.executions.runtime import Parked, Runtime
 from casework.executions.task_items import Task, public_token
 from casework.executions.tasks import (
@@ -29,8 +29,11 @@ from casework.executions.tasks import (
 )
 from casework.kernel.effects import Flag, Outcome
 from casework.kernel.programs import Program, call_blocking, now, race, spawn
+from casework.statechart import checked_copy
 
 log = logging.getLogger("casework.worker")
+
+MAX_DETAILS_BYTES = 100_000
 
 
 class Later:
@@ -47,7 +50,7 @@ LATER = Later()
 class TaskContext:
     """What a task function gets as its first argument."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, rt: Runtime | None = None) -> None:
         self.execution_id = task.id
         self.name = task.name
         self.attempt = task.attempt
@@ -56,7 +59,7 @@ class TaskContext:
         """The same for every attempt at this task; give it to whatever the function calls."""
         self.token = public_token(task)
         """Completes the task from outside, after ``return casework.LATER``."""
-        self.details: Any = msgspec.json.decode(task.details) if task.details else None
+        self.details: Any = _details_of(task, rt)
         """What an earlier attempt gave to ``heartbeat``."""
         self.is_lost = False
         """Another worker took over, or the state was left: what this call returns is dropped."""
@@ -65,13 +68,28 @@ class TaskContext:
     def heartbeat(self, details: Any = None) -> None:
         """Say that the function is alive; ``details`` (JSON) are kept for the next attempt, should this one crash.
 
-        Raises LeaseLost when the claim was lost, so that the function can end.
+        Raises LeaseLost when the claim was lost, so that the function can end; NotJson, ItemTooLarge for ``details``.
         """
         if details is not None:
-            self.details = details
+            copy = checked_copy(details, "heartbeat details")
+            size = len(msgspec.json.encode(copy))
+            if size > MAX_DETAILS_BYTES:
+                raise ItemTooLarge(f"heartbeat details have {size:,} bytes, the limit is {MAX_DETAILS_BYTES:,}")
+            self.details = copy
         self.beats += 1
         if self.is_lost:
             raise LeaseLost(f"task {self.idempotency_key!r} was taken over, or its state was left; stop working on it")
+
+
+def _details_of(task: Task, rt: Runtime | None) -> Any:
+    """Details that cannot be read are only a help that is missing."""
+    if not task.details:
+        return None
+    try:
+        return msgspec.json.decode(task.details if rt is None else rt.decode(task.details))
+    except (msgspec.DecodeError, CorruptItem):
+        log.warning("task %r: the details of an earlier attempt cannot be read", task.key)
+        return None
 
 
 class TaskRunner:
@@ -93,7 +111,7 @@ class TaskRunner:
         self.alarm = alarm
         self.give_back = Flag()
         """Set when the worker leaves and waits no longer."""
-        self.context = TaskContext(task)
+        self.context = TaskContext(task, rt)
 
 
 def find_function(rt: Runtime, task: Task) -> Callable[..., Any]:
@@ -168,7 +186,7 @@ def _watch(runner: TaskRunner, handle: Any) -> Program[str | None]:
         if task.options.heartbeat_us and moment.middle_us - beat_us >= task.options.heartbeat_us:
             return "heartbeat"
         try:
-            kept = yield from renew_task(task, details=context.details)
+            kept = yield from renew_task(task, details=context.details, rt=runner.rt)
         except StoreError as error:
             log.warning("task %r: lease not renewed: %s", task.key, error)
             kept = moment.earliest_us < task.lease_until_us
@@ -193,7 +211,8 @@ def _settle_failure(runner: TaskRunner, why: str) -> Program[None]:
 
 def _settle_error(runner: TaskRunner, error: BaseException) -> Program[bool]:
     rt, task = runner.rt, runner.task
-    body = {"message": str(error)[:4000], "type": type(error).__name__}
+    message = str(error)[:4000].encode(errors="replace").decode()
+    body = {"message": message, "type": type(error).__name__}
     is_final = isinstance(error, TaskFailed) and not error.retry
     if isinstance(error, TypeError) and not _fits(runner):
         is_final = True
@@ -205,7 +224,7 @@ def _settle_error(runner: TaskRunner, error: BaseException) -> Program[bool]:
 
 
 def _attempt_failed(runner: TaskRunner, error: dict[str, Any]) -> Program[bool]:
-    due_us = yield from attempt_failed(runner.rt, runner.task, error)
+    due_us = yield from attempt_failed(runner.rt, runner.task, error, details=runner.context.details)
     if due_us:
         runner.alarm(due_us)
     return due_us is not None

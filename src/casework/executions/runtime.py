@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from casework.errors import CorruptItem, UnknownMachine
+from casework.errors import CorruptItem, InvalidMachine, UnknownMachine
 from casework.executions.state import State
 from casework.kernel.items import Put
 from casework.kernel.programs import Program, get, write
@@ -65,6 +65,7 @@ class Runtime:
         self.by_hash: dict[str, Machine] = {}
         self.stored: set[str] = set()
         self._sent_at_us = 0
+        self._born_us = 0
         for machine in machines:
             self.add(machine)
 
@@ -87,6 +88,11 @@ class Runtime:
         """The send time of a message from outside: later than that of any that this process sent before."""
         self._sent_at_us = max(now_us, self._sent_at_us + 1)
         return self._sent_at_us
+
+    def birth_us(self, now_us: int) -> int:
+        """When an execution is started: no two that this process starts have one time."""
+        self._born_us = max(now_us, self._born_us + 1)
+        return self._born_us
 
     def encode(self, text: str) -> str:
         """What to store for a text of the user's."""
@@ -140,7 +146,10 @@ def machine_of(rt: Runtime, state: State) -> Program[Machine]:
     definition = yield from stored_definition(state.machine_hash)
     if definition is None:
         raise Parked(f"definition {state.machine_hash[:12]} of machine {state.machine!r} is not stored")
-    machine = current.rebound(definition)
+    try:
+        machine = current.rebound(definition)
+    except InvalidMachine as error:
+        raise Parked(f"this process cannot run definition {state.machine_hash[:12]}: {error}") from None
     rt.by_hash[state.machine_hash] = machine
     return machine
 

@@ -23,6 +23,10 @@ from casework.kernel.limits import MAX_TRANSACTION_WRITES, check_write
 from casework.kernel.programs import Program, get, now, transact
 from casework.kernel.schema import EXECUTIONS, FORMAT, check_format
 
+SEND_MAX = 60
+"""More messages, tasks and children than this in one commit are spilled. The next commit may have to check the
+messages that one commit sent (see ``change``), and must still have room for what it takes itself."""
+
 PART_WRITES = 90
 """Writes of one drain; the rest of its transaction is for the state and the spilled item."""
 
@@ -63,7 +67,7 @@ def spill_sort(version: int, n: int) -> str:
 
 def fits(with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite], fans: Sequence[Fan]) -> bool:
     """Whether all of it goes into one transaction with the state."""
-    if fans or len(with_it) + len(caused) >= MAX_TRANSACTION_WRITES:
+    if fans or len(caused) > SEND_MAX or len(with_it) + len(caused) >= MAX_TRANSACTION_WRITES:
         return False
     return len(caused) < 8 or sum(check_write(write) for write in caused) < DIRECT_BYTES
 
@@ -111,7 +115,7 @@ def _split_fan(fan: Fan) -> list[Spilled]:
                 "store it elsewhere and pass its place"
             )
         if size + weight > ITEM_BYTES:
-            part = Fan(fan.parent, fan.invoke, fan.stay, fan.machine, fan.machine_hash, [], ordinal)
+            part = Fan(fan.parent, fan.invoke, fan.stay, fan.machine, fan.machine_hash, [], fan.born_us, ordinal)
             parts.append(Spilled(fan=part))
             size = 0
         parts[-1].fan.inputs.append(value)  # type: ignore[union-attr]

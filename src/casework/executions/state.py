@@ -32,6 +32,14 @@ RECENT_IDS = 32
 ID_HASH_BYTES = 8
 
 
+MAX_ID_BYTES = 512
+
+
+def is_id(id: Any) -> bool:
+    """Whether ``id`` can be an execution's id: 1 to 512 bytes of printable text."""
+    return isinstance(id, str) and id != "" and id.isprintable() and len(id.encode(errors="replace")) <= MAX_ID_BYTES
+
+
 class Timer(msgspec.Struct, array_like=True, omit_defaults=True):
     """An armed timer, or a delayed send."""
 
@@ -115,6 +123,8 @@ class State(msgspec.Struct, kw_only=True):
     spill: str = ""
     """Where the drain of spilled writes stands; empty when nothing is spilled."""
     trace_n: int = 0
+    trace_low: int = 1
+    """The first entry of the trace that is still there."""
     last_sent_us: int = 0
     created_at_us: int = 0
     updated_at_us: int = 0
@@ -134,9 +144,12 @@ class State(msgspec.Struct, kw_only=True):
         return self.status in ENDED
 
     def unchanged(self) -> Condition:
-        """Holds while the stored state is the one that this value was read from."""
+        """Holds while the stored state is the one that this value was read from.
+
+        An id may have been purged and started again, and have come to the same version: hence the time of its birth.
+        """
         timers = equals("timers", self.timers) if self.timers else absent("timers")
-        return all_of(equals("version", self.version), timers)
+        return all_of(equals("version", self.version), timers, equals("created_at_us", self.created_at_us))
 
     def wakes_at(self) -> tuple[str, int] | None:
         """Class and time of the item's entry in the ``pending`` index; None: no entry."""
@@ -178,6 +191,7 @@ class State(msgspec.Struct, kw_only=True):
             item["spill"] = self.spill
         if self.trace_n:
             item["trace_n"] = self.trace_n
+            item["trace_low"] = self.trace_low
         if self.resume_status:
             item["resume_status"] = self.resume_status
         wake = self.wakes_at()
@@ -203,6 +217,7 @@ def state_of(item: Mapping[str, Any]) -> State:
             recent_ids=item.get("recent_ids", b""),
             spill=item.get("spill", ""),
             trace_n=item.get("trace_n", 0),
+            trace_low=item.get("trace_low", 1),
             last_sent_us=item.get("last_sent_us", 0),
             created_at_us=item.get("created_at_us", 0),
             updated_at_us=item.get("updated_at_us", 0),

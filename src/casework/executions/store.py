@@ -217,7 +217,7 @@ def _take_over(exe: StoredExecution, state: Mapping[str, Any] | None) -> None:
     """Take what a commit must know of the stored state and its caller cannot change: timers, trace, recent ids."""
     state = state or {}
     exe.known_timers = str(state.get("timers", ""))
-    exe.trace_n = int(state.get("trace_n", 0))
+    exe.trace_n, exe.trace_low = int(state.get("trace_n", 0)), int(state.get("trace_low", 1))
     exe.recent_ids = state.get("recent_ids", b"")
     exe.last_commit_us = int(state.get("last_sent_us", 0))
     exe.created_at_us = int(state.get("created_at_us", exe.created_at_us))
@@ -252,7 +252,7 @@ class _Plan:
         self.at_us = max(now_us, exe.last_commit_us + 1)
         version = exe.version + 1
         self.writer = f"{exe.id}/{version}/{self.at_us}"
-        self.trace_n = exe.trace_n
+        self.trace_n, self.trace_low = exe.trace_n, exe.trace_low
         self.recent_ids = exe.recent_ids
         if event_id is not None:
             self.recent_ids = (exe.recent_ids + id_hash(event_id))[-RECENT_IDS * ID_HASH_BYTES :]
@@ -262,7 +262,8 @@ class _Plan:
             rest.append(Put(EXECUTIONS, mark, absent()))
         if trace is not None and shared.trace_max:
             self.trace_n += 1
-            rest += entry_writes(exe.id, self.trace_n, dict(trace), shared.trace_max)
+            entries, self.trace_low = entry_writes(exe.id, self.trace_n, exe.trace_low, dict(trace), shared.trace_max)
+            rest += entries
         room = MAX_TRANSACTION_WRITES - 1 - len(rest) - len(also)
         puts, self.seqs = items.outgoing(exe, version, self.at_us, emits, spawns, shared.buckets, room)
         self.writes: list[AnyWrite] = [self._state(shared, version), *rest, *puts, *also]
@@ -287,7 +288,7 @@ class _Plan:
         if exe.parent_id is not None:
             attributes["parent_id"] = exe.parent_id
         if self.trace_n:
-            attributes["trace_n"] = self.trace_n
+            attributes |= {"trace_n": self.trace_n, "trace_low": self.trace_low}
         if self.recent_ids:
             attributes["recent_ids"] = self.recent_ids
         removed: tuple[str, ...] = ()
@@ -311,7 +312,8 @@ class _Plan:
         """Move the caller's execution on to what is stored now."""
         exe = self.exe
         exe.version += 1
-        exe.trace_n, exe.recent_ids, exe.last_commit_us = self.trace_n, self.recent_ids, self.at_us
+        exe.trace_n, exe.trace_low, exe.recent_ids = self.trace_n, self.trace_low, self.recent_ids
+        exe.last_commit_us = self.at_us
         exe.created_at_us, exe.updated_at_us = exe.created_at_us or self.at_us, self.at_us
         exe.known_timers = self.timers_text
 
@@ -453,9 +455,11 @@ def append_trace(shared: Shared, id: str, entry: Mapping[str, Any]) -> Program[i
         if state is None:
             raise StoreConflict(id, None, None)
         n = int(state.get("trace_n", 0)) + 1
-        move = Update(EXECUTIONS.key(id, STATE), {"trace_n": n}, when=_same("trace_n", n - 1))
+        low = int(state.get("trace_low", 1))
+        writes, low = entry_writes(id, n, low, dict(entry), max(1, shared.trace_max))
+        move = Update(EXECUTIONS.key(id, STATE), {"trace_n": n, "trace_low": low}, when=_same("trace_n", n - 1))
         try:
-            yield from transact([move, *entry_writes(id, n, dict(entry), max(1, shared.trace_max))])
+            yield from transact([move, *writes])
             return n
         except (ConditionFailed, Contention):
             lost = yield from _lost_again(lost, f"trace of {id!r}")

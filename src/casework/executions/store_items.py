@@ -44,6 +44,7 @@ class StoredExecution(msgspec.Struct):
     created_at_us: int = 0
     updated_at_us: int = 0
     trace_n: int = 0
+    trace_low: int = 1
     recent_ids: bytes = b""
     last_commit_us: int = 0
     known_timers: str | None = None
@@ -114,6 +115,7 @@ def stored_of(item: Mapping[str, Any]) -> StoredExecution:
             created_at_us=item.get("created_at_us", 0),
             updated_at_us=item.get("updated_at_us", 0),
             trace_n=item.get("trace_n", 0),
+            trace_low=item.get("trace_low", 1),
             recent_ids=item.get("recent_ids", b""),
             last_commit_us=item.get("last_sent_us", 0),
             known_timers=item.get("timers", ""),

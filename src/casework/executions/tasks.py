@@ -57,7 +57,20 @@ def claim_task(rt: Runtime, place: Key, *, lease_s: float = DEFAULT_LEASE_S) -> 
         found = yield from get(place)
         if found is None or found.get("token") != fresh:
             return None
+    if claimed.attempt > claimed.options.retry.max_attempts:
+        yield from _end_crashed(rt, claimed, task)
+        return None
     return claimed
+
+
+def _end_crashed(rt: Runtime, claimed: Task, before: Task) -> Program[None]:
+    """The last attempt did not come back: its worker died with it, or nobody completed it in time."""
+    claimed.attempt -= 1
+    if before.is_external:
+        error = {"message": "nobody completed the task in time", "type": "Timeout"}
+    else:
+        error = {"message": "its worker stopped or lost its lease in the last attempt", "type": "Crashed"}
+    yield from fail_task(rt, claimed, error)
 
 
 def _unclaimed(task: Task) -> Condition:
@@ -78,12 +91,13 @@ def _claim_attributes(task: Task) -> dict[str, Any]:
     }
 
 
-def renew_task(task: Task, *, details: Any = None) -> Program[bool]:
+def renew_task(task: Task, *, details: Any = None, rt: Runtime | None = None) -> Program[bool]:
     """Extend the lease by its length; False when the claim is lost, and what the function does no longer counts.
 
     Args:
         task: the claim; updated in place.
         details: JSON that the next attempt finds, should this one crash.
+        rt: has the codec for ``details``.
     """
     moment = yield from now()
     task.beats += 1
@@ -93,7 +107,8 @@ def renew_task(task: Task, *, details: Any = None) -> Program[bool]:
     }  # fmt: skip
     if details is not None:
         check_json(details, "heartbeat details")
-        task.details = msgspec.json.encode(details).decode()
+        text = msgspec.json.encode(details).decode()
+        task.details = text if rt is None else rt.encode(text)
         attributes["details"] = task.details
     try:
         yield from write(Update(task.place, attributes, when=equals("token", task.token)))
@@ -132,7 +147,7 @@ def _end_task(rt: Runtime, task: Task, event: chart.Event) -> Program[bool]:
     mail = Mail(event.type, event.data, "", task.name, event.stay, event.invoke, kind="result")
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, task.token or task.name, task.stay)
-    put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us)
+    put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us)
     try:
         yield from transact([Delete(task.place, equals("token", task.token)), put])
         return True
@@ -144,7 +159,7 @@ def _end_task(rt: Runtime, task: Task, event: chart.Event) -> Program[bool]:
         return found is None
 
 
-def attempt_failed(rt: Runtime, task: Task, error: dict[str, Any]) -> Program[int | None]:
+def attempt_failed(rt: Runtime, task: Task, error: dict[str, Any], *, details: Any = None) -> Program[int | None]:
     """An attempt raised: put the task off for the next one, or end it with the error after the last.
 
     The time of the next attempt in microseconds, 0 when there is none; None when the claim was lost.
@@ -155,7 +170,9 @@ def attempt_failed(rt: Runtime, task: Task, error: dict[str, Any]) -> Program[in
     dice = yield from token()
     moment = yield from now()
     due_us = moment.middle_us + retry.pause_us(task.attempt, dice)
-    later = {"rank_us": due_us, "last_error": str(error.get("message", ""))[:1000]}
+    later: dict[str, Any] = {"rank_us": due_us, "last_error": str(error.get("message", ""))[:1000].replace("\0", " ")}
+    if details is not None:
+        later["details"] = rt.encode(msgspec.json.encode(details).decode())
     return due_us if (yield from _give_back(task, later)) else None
 
 

@@ -19,7 +19,7 @@ from casework.kernel.schema import EXECUTIONS, FORMAT
 TRACE_BEGIN, TRACE_END = "z/", "z0"
 
 _SHRINK = 4
-"""After ``trace_max`` was lowered, each commit removes up to so many old entries."""
+"""After ``trace_max`` was lowered, each commit removes up to so many old entries beside the one that leaves."""
 
 
 def trace_sort(n: int) -> str:
@@ -31,16 +31,19 @@ def trace_writes(state: State, events: Sequence[Mapping[str, Any]], at_us: int, 
     """The writes that add an entry to ``state``'s trace; moves the state's counter."""
     state.trace_n += 1
     entry = {"version": state.version, "at_us": at_us, "status": state.status, "events": events}
-    return entry_writes(state.id, state.trace_n, entry, trace_max)
-
-
-def entry_writes(id: str, n: int, entry: dict[str, Any], trace_max: int) -> list[AnyWrite]:
-    """The writes that make ``entry`` number ``n`` of a trace, and remove the one that leaves the ring."""
-    text = msgspec.json.encode({"index": n, **entry}).decode()
-    writes: list[AnyWrite] = [Put(EXECUTIONS, {"id": id, "sort": trace_sort(n), "format": FORMAT, "entry": text})]
-    for old in range(max(1, n - trace_max - _SHRINK + 1), n - trace_max + 1):
-        writes.append(Delete(Key(EXECUTIONS, id, trace_sort(old))))
+    writes, state.trace_low = entry_writes(state.id, state.trace_n, state.trace_low, entry, trace_max)
     return writes
+
+
+def entry_writes(id: str, n: int, low: int, entry: dict[str, Any], trace_max: int) -> tuple[list[AnyWrite], int]:
+    """The writes that make ``entry`` number ``n`` of a trace whose first entry is ``low``, and remove the ones that
+    leave the ring; the trace's first entry then.
+    """
+    text = msgspec.json.encode({"index": n, **entry}).decode()
+    kept = min(max(low, n - trace_max + 1), low + 1 + _SHRINK)
+    writes: list[AnyWrite] = [Put(EXECUTIONS, {"id": id, "sort": trace_sort(n), "format": FORMAT, "entry": text})]
+    writes += [Delete(Key(EXECUTIONS, id, trace_sort(old))) for old in range(low, kept)]
+    return writes, kept
 
 
 def read_trace(id: str) -> Program[list[dict[str, Any]]]:

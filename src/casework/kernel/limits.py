@@ -15,8 +15,11 @@ from casework.kernel.conditions import AllOf, AnyOf, Compares, Condition, Equals
 from casework.kernel.effects import Query
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Table, Update
 
-MAX_ITEM_BYTES = 400 * 1024
-MAX_TRANSACTION_BYTES = 4 * 1024 * 1024
+OWN_BYTES = 32
+"""Kept back in each item for what a store adds of its own (a writer's nonce), so that the limit is the same on all."""
+
+MAX_ITEM_BYTES = 400 * 1024 - OWN_BYTES
+MAX_TRANSACTION_BYTES = 4 * 1024 * 1024 - 100 * OWN_BYTES
 MAX_TRANSACTION_WRITES = 100
 MAX_PARTITION_BYTES = 2048
 MAX_SORT_BYTES = 1024

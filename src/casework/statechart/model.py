@@ -94,6 +94,8 @@ class Machine:
     @classmethod
     def from_dict(cls, definition: Mapping[str, Any], *, source: str = "machine") -> Self:
         """The machine in a mapping: the authoring format, or a normalised definition as a store keeps it."""
+        if not isinstance(definition, Mapping):
+            raise InvalidMachine([f"{source}: a machine is a mapping, not {type(definition).__name__}"])
         raw = dict(definition)
         if is_normalised(raw):
             if raw["format"] != FORMAT:

@@ -99,6 +99,7 @@ class ConditionsContract:
         self._agrees(backend, PLAIN.key(place + "-nobody"), None, conditions)
 
     def test_combined_conditions(self, backend: Backend, place: str) -> None:
+        """All, any and not, nested, of conditions that hold, fail, and meet what is absent."""
         item: Item = {"id": place, "n": 5, "s": "x"}
         write(backend, Put(PLAIN, item))
         yes, no = equals("n", 5), equals("n", 6)
@@ -129,6 +130,7 @@ class ConditionsContract:
         self._agrees(backend, PLAIN.key(place), {"id": place}, conditions)
 
     def test_every_kind_of_write_obeys_its_condition(self, backend: Backend, place: str) -> None:
+        """Refused, each leaves the item as it was and hands it back; accepted, each does its work."""
         key = PLAIN.key(place)
         before: Item = {"id": place, "n": 1}
         write(backend, Put(PLAIN, before))
@@ -164,6 +166,7 @@ class ConditionsContract:
         assert error.refusals[0].item is None
 
     def test_a_condition_that_no_store_can_judge_is_misuse(self, backend: Backend, place: str) -> None:
+        """Values outside what a store holds, an order of booleans, a combination of nothing."""
         key = PLAIN.key(place)
         for condition in (
             equals("n", 2**63),

@@ -86,6 +86,7 @@ class QueriesContract:
             backend.execute(Query(PLAIN, place, low="a"))
 
     def test_many_queries_at_once_are_each_complete(self, backend: Backend, place: str) -> None:
+        """Empty partitions, cut pages and a query asked twice, all in one call."""
         sizes = [0, 1, 2, 5, 0, 40, 3]
         put_all(
             backend,
@@ -142,6 +143,7 @@ class QueriesContract:
         assert together[1].result().items == []
 
     def test_a_foreign_cursor_is_misuse(self, backend: Backend, place: str) -> None:
+        """A cursor is bound to its table, partition, index, bounds and direction; other text is none."""
         put_all(backend, [Put(SORTED, {"id": place, "sort": f"{n}"}) for n in range(4)])
         cursor = backend.execute(Query(SORTED, place, limit=1)).next
         assert cursor is not None and cursor.isascii() and not set(cursor) & set("+/= ")
@@ -159,6 +161,7 @@ class QueriesContract:
                 backend.execute(query)
 
     def test_a_query_that_cannot_work_is_misuse(self, backend: Backend, place: str) -> None:
+        """A limit below 1, an unknown index, bounds of another type or upside down, values no store holds."""
         for query in (
             Query(SORTED, place, limit=0),
             Query(SORTED, ""),
@@ -191,6 +194,7 @@ class QueriesContract:
         eventually(backend, lambda: self._found(backend, Query(SORTED, place, "due")), expected)
 
     def test_an_item_moves_into_within_and_out_of_an_index(self, backend: Backend, place: str) -> None:
+        """Setting, changing and removing either attribute, replacing and deleting the item."""
         key = SORTED.key(place, "s")
 
         def dues() -> list[Any]:
@@ -214,6 +218,7 @@ class QueriesContract:
         eventually(backend, dues, [])
 
     def test_an_index_is_sorted_bounded_and_paged(self, backend: Backend, place: str) -> None:
+        """Equal sort values too: pages neither repeat nor drop one of them."""
         put_all(
             backend,
             [

@@ -112,6 +112,7 @@ class WritesContract:
         assert get(backend, PLAIN.key(place + "-d")) is None
 
     def test_a_refused_transaction_changes_nothing_and_says_which_write(self, backend: Backend, place: str) -> None:
+        """Refusals stand beside their writes; None for a write that was fine."""
         holder: Item = {"id": place + "-1", "n": 5, "blob": b"\x00"}
         write(backend, Put(PLAIN, holder), Put(PLAIN, {"id": place + "-2"}))
         error = refused(
@@ -150,6 +151,7 @@ class WritesContract:
         assert backend.execute(Query(SORTED, place)).items == []
 
     def test_effects_given_together_are_answered_each_by_itself(self, backend: Backend, place: str) -> None:
+        """A refusal, a misuse or a missing table is the answer to its own effect only."""
         write(backend, Put(PLAIN, {"id": place, "n": 1}))
         outcomes = backend.execute_many(
             [
@@ -182,13 +184,16 @@ class WritesContract:
         assert winners == ([] if found is None else [found["by"]])
 
     def test_increments_by_several_threads_lose_nothing(self, backend: Backend, place: str) -> None:
+        """Read, compare and set, by threads that race; a lost round is simply tried again."""
         threads, each = 4, 10
         key = PLAIN.key(place)
         errors: list[BaseException] = []
 
         def increment() -> None:
             done = 0
-            while done < each:
+            for _ in range(2000):
+                if done == each:
+                    return
                 item = get(backend, key)
                 n = 0 if item is None else int(item["n"])
                 try:
@@ -199,6 +204,7 @@ class WritesContract:
                 except BaseException as error:
                     errors.append(error)
                     raise
+            errors.append(AssertionError("2,000 rounds were not enough for 10 increments"))
 
         workers = [threading.Thread(target=increment) for _ in range(threads)]
         for worker in workers:
@@ -231,6 +237,7 @@ class WritesContract:
             write(backend, Update(PLAIN.key(place), remove=[name]))
 
     def test_a_key_that_no_store_can_hold_is_misuse(self, backend: Backend, place: str) -> None:
+        """Too short, too long, of another type, or a sort where the table has none."""
         for key in (
             PLAIN.key(""),
             PLAIN.key("x" * 2049),

@@ -24,7 +24,7 @@ from casework.backends.dynamodb.clock import ServiceClock
 from casework.backends.dynamodb.faults import Reply
 from casework.backends.dynamodb.metering import Meter
 from casework.backends.dynamodb.plan import CallPolicy, Pause, Planner, Send, Steps
-from casework.backends.dynamodb.tables import WAIT_S, create_steps, verify_steps
+from casework.backends.dynamodb.tables import WAIT_S, answers_steps, create_steps, verify_steps
 from casework.backends.port import StoreEffect
 from casework.backends.surroundings import random_token
 from casework.errors import Misuse
@@ -172,6 +172,10 @@ class AsyncDynamoDBBackend:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="casework")
         return asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args))
+
+    async def wait_until_it_answers(self, wait_s: float = 30.0) -> None:
+        """Return once the service answers at all; Unavailable, naming it, after ``wait_s`` seconds without."""
+        await self.carry(answers_steps(self._planner.prefix, TABLES[0], wait_s))
 
     async def create_tables(self, tables: Sequence[Table] = TABLES, *, wait_s: float = WAIT_S) -> None:
         """Make the tables that are missing and wait until all are active; warns of what it could not do."""

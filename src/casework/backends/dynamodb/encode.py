@@ -256,9 +256,9 @@ def decode_page(query: Query, response: Mapping[str, Any]) -> Page:
     """The page in the answer to a query."""
     items = [decode_item(wire) for wire in response.get("Items", ())]
     last = response.get("LastEvaluatedKey")
-    if not last:
-        return Page(items)
     table = query.table
+    if not last or (query.index is None and table.sort is None):  # such a partition has one item, and no next page
+        return Page(items)
     place = decode_item(last)
     own_sort = None if table.sort is None else place[table.sort]
     at = (0 if own_sort is None else own_sort) if query.index is None else place[table.index(query.index).sort]

@@ -8,6 +8,10 @@ steps, so everything that decides - what to repeat, when to give up, what a refu
 SDK's. After such doubt the item that refused decides: it carries our nonce, so we wrote it; it carries another one, so
 nobody can tell, which is ``OutcomeUnknown``. Only attempts that may have been carried out raise doubt: one that was
 throttled, refused or never sent does not.
+
+A ``Write`` without a condition, or with one that can come true again, may be repeated over what somebody else wrote in
+the meantime: its owner says by choosing it that the last writer wins. Where that matters, use ``Transact``: the service
+itself honours its token.
 """
 
 from __future__ import annotations
@@ -137,7 +141,7 @@ class Planner:
             yield Pause(pause)
 
     def _get_wire(self, key: Key) -> Steps[Wire | None]:
-        response = yield from self._read("get_item", encode_get(key, self.prefix), f"get {key}")
+        response = yield from self._read("get_item", encode_get(key, self.prefix), f"get {self.prefix}_{key}")
         return response.get("Item") or None
 
     def _get(self, key: Key) -> Steps[Item | None]:
@@ -145,7 +149,7 @@ class Planner:
         return None if wire is None else decode_item(wire)
 
     def _query(self, query: Query) -> Steps[Page]:
-        what = f"query {query.table.name}[{query.partition!r}]"
+        what = f"query {self.prefix}_{query.table.name}[{query.partition!r}]"
         response = yield from self._read("query", encode_query(query, self.prefix), what)
         return decode_page(query, response)
 
@@ -184,7 +188,7 @@ class Planner:
             pause = pace.pause_s(reply, fault)
             if pause is None:
                 count = sum(len(part["Keys"]) for part in asked.values())
-                raise error_of(fault, f"get {count} items", doubt=False, writes=False)
+                raise error_of(fault, f"get {count} items of {', '.join(asked)}", doubt=False, writes=False)
             yield Pause(pause)
         return found
 
@@ -193,7 +197,7 @@ class Planner:
     def _write(self, write: Put | Update) -> Steps[None]:
         nonce = self.token()
         kind, request = encode_write(write, self.prefix, nonce)
-        what = f"{kind} {write.key}"
+        what = f"{kind} {self.prefix}_{write.key}"
         pace = _Pace(self.policy, self.token, writes=True)
         while True:
             reply: Reply = yield Send(f"{kind}_item", request)
@@ -236,7 +240,8 @@ class Planner:
     def _transact(self, writes: Sequence[AnyWrite]) -> Steps[None]:
         token = self.token()
         request = encode_transaction(writes, self.prefix, token)
-        what = f"transaction of {len(writes)} on {', '.join(str(write.key) for write in writes[:3])}"
+        named = ", ".join(f"{self.prefix}_{write.key}" for write in writes[:3])
+        what = f"transaction of {len(writes)} on {named}"
         pace = _Pace(self.policy, self.token, writes=True)
         while True:
             reply: Reply = yield Send("transact_write_items", request)

@@ -25,7 +25,7 @@ from casework.backends.dynamodb.clock import ServiceClock
 from casework.backends.dynamodb.faults import Reply
 from casework.backends.dynamodb.metering import Meter
 from casework.backends.dynamodb.plan import CallPolicy, Pause, Planner, Send, Steps
-from casework.backends.dynamodb.tables import WAIT_S, create_steps, verify_steps
+from casework.backends.dynamodb.tables import WAIT_S, answers_steps, create_steps, verify_steps
 from casework.backends.port import StoreEffect
 from casework.backends.surroundings import random_token
 from casework.errors import Misuse
@@ -167,6 +167,10 @@ class DynamoDBBackend:
     def sleep(self, seconds: float) -> None:
         """Block the calling thread."""
         time.sleep(seconds)
+
+    def wait_until_it_answers(self, wait_s: float = 30.0) -> None:
+        """Return once the service answers at all; Unavailable, naming it, after ``wait_s`` seconds without."""
+        self.carry(answers_steps(self._planner.prefix, TABLES[0], wait_s))
 
     def create_tables(self, tables: Sequence[Table] = TABLES, *, wait_s: float = WAIT_S) -> None:
         """Make the tables that are missing and wait until all are active; warns of what it could not do."""

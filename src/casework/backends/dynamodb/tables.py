@@ -97,6 +97,23 @@ def _is_active(description: Mapping[str, Any]) -> bool:
     return all(status == "ACTIVE" for status in statuses)
 
 
+def answers_steps(prefix: str, table: Table, wait_s: float) -> Steps[None]:
+    """Wait until the service answers at all, whatever it says; Unavailable after ``wait_s`` seconds without."""
+    request = {"TableName": table_name(prefix, table)}
+    first_s: float | None = None
+    while True:
+        reply: Reply = yield Send("describe_table", request)
+        fault = reply.fault
+        if fault is None or fault.kind not in ("unsent", "lost"):
+            if fault is not None and fault.kind == "setup":
+                raise error_of(fault, "look for the service", doubt=False, writes=False)
+            return
+        first_s = reply.sent_s if first_s is None else first_s
+        if reply.received_s - first_s >= wait_s:
+            raise error_of(fault, f"no answer within {wait_s:g} s", doubt=False, writes=False)
+        yield Pause(_POLL_S)
+
+
 # --- create ---------------------------------------------------------------------------------------------------------
 
 

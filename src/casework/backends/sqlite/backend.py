@@ -17,6 +17,7 @@ from casework.backends.sqlite.group import Request
 from casework.backends.sqlite.known import Known, Place
 from casework.backends.sqlite.layout import Layout
 from casework.backends.sqlite.reading import fetch_items, outcome_of, query_many, query_one
+from casework.backends.sqlite.tables import create, lacking
 from casework.backends.surroundings import Clock, HostClock, SeededTokens, random_token
 from casework.errors import CaseworkError, MissingTable, Misuse
 from casework.kernel.effects import Get, GetMany, Instant, Outcome, Query, Transact, Write
@@ -247,27 +248,25 @@ class SqliteBackend:
     def _look_for(self, layout: Layout) -> None:
         try:
             with self._file.reader() as connection:
-                found = connection.execute(
-                    "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (layout.name,)
-                ).fetchone()
+                missing = lacking(connection, layout)
         except sqlite3.Error as error:
             raise translated(error, self.path, self._file.busy_timeout_s) from error
-        if found is None:
+        if missing is None:
             raise MissingTable(f"{self.path} has no table {layout.name!r}; make it with create_tables()")
+        if missing:
+            raise MissingTable(f"{self.path}: table {layout.name!r} lacks the index {missing}; run create_tables()")
         self._present.add(layout)
 
     def create_tables(self, tables: Sequence[Table]) -> None:
-        """Make the tables that are missing; harmless when all are there."""
+        """Make the tables and indexes that are missing; harmless when all are there.
+
+        An index that a table is given later takes in the items that are there. Processes that still use the table's
+        definition without it do not keep it up to date, so end them first.
+        """
         if os.getpid() != self._pid:
             self._start_after_fork()
         layouts = [self._layouts.get(table) or self._learn(table) for table in tables]
-
-        def change(connection: sqlite3.Connection) -> None:
-            for layout in layouts:
-                for statement in layout.create_statements():
-                    connection.execute(statement)
-
-        self._combiner.alone(lambda: self._committer.change_schema(change))
+        self._combiner.alone(lambda: self._committer.change_schema(lambda connection: create(connection, layouts)))
         self._present.update(layouts)
 
     # --- surroundings ----------------------------------------------------------------------------------------------
@@ -297,6 +296,7 @@ class SqliteBackend:
             return
         if os.getpid() != self._pid:
             self._start_after_fork()
+        self._file.closed = True  # first: nothing may open the file again behind this
         self._combiner.alone(self._committer.close)
         self._file.close()
 

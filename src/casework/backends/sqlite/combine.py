@@ -7,6 +7,7 @@ and a thread that nobody competes with pays for one uncontended lock.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,8 @@ GROUP_REQUESTS = 1024
 
 GROUP_BYTES = 16 * 1024 * 1024
 """... or so many bytes."""
+
+_TURNS = 10
 
 
 class Batch:
@@ -43,6 +46,7 @@ class Combiner:
         self._mutex = threading.Lock()
         self._waiting: deque[Batch] = deque()
         self._leader: Batch | None = None
+        self._last_group = 1
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Carry out ``requests``, together with those of other threads; returns when they are answered.
@@ -81,6 +85,8 @@ class Combiner:
         try:
             if batch.work is not None:
                 return batch.work()
+            if self._last_group > 1:
+                self._let_others_come()
             with self._mutex:
                 count, size = len(batch.requests), batch.size
                 while self._waiting and self._waiting[0].work is None and count < GROUP_REQUESTS and size < GROUP_BYTES:
@@ -88,6 +94,7 @@ class Combiner:
                     group.append(other)
                     count += len(other.requests)
                     size += other.size
+            self._last_group = len(group)
             if len(group) == 1:
                 self._carry_out(list(batch.requests))
             else:
@@ -95,15 +102,28 @@ class Combiner:
         finally:
             self._hand_on(group)
 
+    def _let_others_come(self) -> None:
+        """Step aside for those who were answered a moment ago and are about to ask again.
+
+        Without it a leader that comes back first commits alone while the rest gather: every second commit would serve
+        one request. Only after a group of several, and for a few turns of the interpreter at most.
+        """
+        for _ in range(_TURNS):
+            if len(self._waiting) + 1 >= self._last_group:
+                break
+            time.sleep(0)
+
     def _hand_on(self, group: Sequence[Batch]) -> None:
         with self._mutex:
             following = self._leader = self._waiting.popleft() if self._waiting else None
-        if following is not None and following.event is not None:
-            following.event.release()
-        for one in group:
-            one.done = True
-            if one.event is not None and one is not group[0]:
-                one.event.release()
+        try:
+            for one in group:
+                one.done = True
+                if one.event is not None and one is not group[0]:
+                    one.event.release()
+        finally:  # last, so that those who were answered can join the next group with their next request
+            if following is not None and following.event is not None:
+                following.event.release()
 
     def _withdraw(self, batch: Batch) -> None:
         """After an interrupt: take the batch back, or wait until the group that it is in has been carried out."""

@@ -52,12 +52,16 @@ class Layout:
             )
         self.sql_table = quoted(table.name)
         taken = {"attributes"}
-        self.sql_partition = _column(table.partition, taken)
-        self.sql_sort = None if table.sort is None else _column(table.sort, taken)
-        self.sql_index = {
+        self.key_columns = [(_column(table.partition, taken), "TEXT")]
+        if table.sort is not None:
+            self.key_columns.append((_column(table.sort, taken), _sql_type(table.sort_type)))
+        self.index_columns = {
             index.name: (_column(f"{index.name}.partition", taken), _column(f"{index.name}.sort", taken))
             for index in table.indexes
         }
+        self.sql_partition = quoted(self.key_columns[0][0])
+        self.sql_sort = None if table.sort is None else quoted(self.key_columns[1][0])
+        self.sql_index = {name: (quoted(one), quoted(two)) for name, (one, two) in self.index_columns.items()}
         self._make_statements()
 
     def _make_statements(self) -> None:
@@ -74,6 +78,11 @@ class Layout:
         self.delete = f"DELETE FROM {table} WHERE {here} AND attributes = ?"
         self.get = f"SELECT attributes FROM {table} WHERE {here}"
         self.get_chunks = [(size, self._get_chunk(keys, size)) for size in _READ_CHUNKS]
+        self.scan = (
+            f"SELECT rowid, {self.sql_partition}, {self.sql_sort or 'NULL'}, attributes FROM {table}"
+            " WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        )
+        self.set_entries = f"UPDATE {table} SET {', '.join(f'{column} = ?' for column in entries)} WHERE rowid = ?"
         sort = "0" if self.sql_sort is None else f"t.{self.sql_sort}"
         self.query_many = (
             f"SELECT j.key, {sort}, t.attributes FROM json_each(?) j CROSS JOIN {table} t"
@@ -90,23 +99,18 @@ class Layout:
             f" FROM k CROSS JOIN {self.sql_table} t ON {match}"
         )
 
-    def create_statements(self) -> list[str]:
-        """What makes the table and its indexes; harmless where they are there."""
-        keys = [f"{self.sql_partition} TEXT NOT NULL"]
-        primary = [self.sql_partition]
-        if self.sql_sort is not None:
-            keys.append(f"{self.sql_sort} {_sql_type(self.table.sort_type)} NOT NULL")
-            primary.append(self.sql_sort)
-        entries = [
-            f"{column} {kind}"
-            for index in self.indexes
-            for column, kind in zip(self.sql_index[index.name], ("TEXT", _sql_type(index.sort_type)), strict=True)
-        ]
-        columns = ", ".join([*keys, "attributes TEXT NOT NULL", *entries, f"PRIMARY KEY ({', '.join(primary)})"])
-        return [
-            f"CREATE TABLE IF NOT EXISTS {self.sql_table} ({columns}) STRICT",
-            *(self.create_index(index) for index in self.indexes),
-        ]
+    def create_table(self) -> str:
+        """What makes the table, without its indexes."""
+        keys = [f"{quoted(name)} {kind} NOT NULL" for name, kind in self.key_columns]
+        entries = [column for index in self.indexes for column in self.index_column_definitions(index)]
+        primary = ", ".join(quoted(name) for name, _ in self.key_columns)
+        columns = ", ".join([*keys, "attributes TEXT NOT NULL", *entries, f"PRIMARY KEY ({primary})"])
+        return f"CREATE TABLE {self.sql_table} ({columns}) STRICT"
+
+    def index_column_definitions(self, index: Index) -> list[str]:
+        """The two columns of an index, with their types."""
+        partition, sort = self.index_columns[index.name]
+        return [f"{quoted(partition)} TEXT", f"{quoted(sort)} {_sql_type(index.sort_type)}"]
 
     def create_index(self, index: Index) -> str:
         """What makes one index; harmless where it is there."""
@@ -173,4 +177,4 @@ def _column(name: str, taken: set[str]) -> str:
     while name.lower() in taken:
         name += "_"
     taken.add(name.lower())
-    return quoted(name)
+    return name

@@ -125,6 +125,8 @@ class _Normaliser:
         self._transitions(raw, at, node, is_root)
         if "states" in raw and kind in ("compound", "parallel"):
             node["states"] = self._states(raw["states"], at, path)
+            if node["states"] and all(child["kind"] == "history" for child in node["states"]):
+                self.problems.add((*at, "states"), "there are history states only", "add the states that they restore")
         self._initial(raw, at, node)
         return node
 

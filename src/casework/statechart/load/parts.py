@@ -270,6 +270,7 @@ class Parts:
         name = raw.get("id", default_id)
         if not isinstance(name, str) or not name:
             self.problems.add((*at, "id"), f"the id {name!r} is not text")
+            name = default_id
         result: dict[str, Any] = {"id": name, "src": self._src(raw.get("src"), at)}
         loop = ("item", "index") if "each" in raw else ()
         if "input" in raw:

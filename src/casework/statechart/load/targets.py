@@ -60,6 +60,8 @@ class _Resolver:
         parent = path.rpartition(".")[0]
         if "target" not in node:
             node["target"] = []
+            if path in self.states[parent].get("initial", {}).get("target", []):
+                self.problems.add(self.places[path], "the history state is where its parent begins", "give it a target")
             return
         targets = node["target"]
         at = targets[0]["at"] if targets else self.places[path]

@@ -8,7 +8,7 @@ it had been applied, its claims refuse the repeat and answer it. Later operation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -56,7 +56,7 @@ from casework.streams.log import (
 YIELD_EVERY_WINS = 20
 """A writer pauses once in so many rounds won, so that one that never met another cannot starve it."""
 
-SLOW_DOWN = RetryPolicy(first_pause_s=0.05, max_pause_s=2.0)
+SLOW_DOWN = RetryPolicy(first_pause_s=0.05, max_pause_s=0.4)
 """Pauses after the store asked for a slower pace."""
 
 
@@ -154,16 +154,21 @@ class Appending:
         log: what this process knows of its streams.
         stream: its id.
         pendings: the operations, in order; checked.
+        more: called right before each round for operations that came meanwhile; it is told how many are left.
     """
 
-    def __init__(self, log: Log, stream: str, pendings: Sequence[Pending]) -> None:
+    def __init__(
+        self, log: Log, stream: str, pendings: Sequence[Pending], more: Callable[[int], list[Pending]] | None = None
+    ) -> None:
         self.log = log
         self.stream = stream
-        self.pendings = pendings
+        self.pendings = list(pendings)
+        self._more = more
         self.in_flight: list[Pending] = []
         self._next = 0
         self._lost = 0
         self._throttled = 0
+        self._at_once = False
         self._in_doubt: list[Pending] = []
 
     def run(self, *, deadline_us: int | None = None) -> Program[None]:
@@ -171,22 +176,30 @@ class Appending:
 
         Errors as for :func:`append`, OpIdReused apart.
         """
+        log, stream = self.log, self.stream
         started = yield from now()
+        if not log.name:
+            dice = yield from token()
+            log.name = dice[:8]
         while batch := self._take_batch():
             moment = yield from now()
             if deadline_us is not None and moment.middle_us >= deadline_us:
                 yield from self._give_up(AppendTimeout, "the deadline passed")
-            place = self.log.place(self.stream)
+            place = log.place(stream)
+            rivals = log.rivals(stream, moment.middle_us)
+            if place is not None and (place.wins >= YIELD_EVERY_WINS or (rivals and not self._at_once)):
+                yield from self._pause(rivals)
+                # What this process knew of the head is old now, if there is anybody else.
+                place = None if rivals else msgspec.structs.replace(place, wins=0)
             if place is None:
-                place = yield from look(self.log, self.stream)
-            if place.contended or place.wins >= YIELD_EVERY_WINS:
-                place = msgspec.structs.replace(place, contended=False, wins=0)
-                self.log.remember(self.stream, place)
-                yield from self._pause()
-                continue
-            yield from self._round(place, batch, moment.middle_us)
+                place = yield from look(log, stream)
+            self._at_once = False
+            if self._more is not None and len(batch) < BATCH_OPS_MAX:
+                self.pendings += self._more(len(batch))
+                batch = self._take_batch()
+            yield from self._round(place, batch)
         ended = yield from now()
-        counts = self.log.counts
+        counts = log.counts
         counts.longest_wait_us = max(counts.longest_wait_us, ended.middle_us - started.middle_us)
 
     def _take_batch(self) -> list[Pending]:
@@ -207,16 +220,19 @@ class Appending:
             batch.append(pending)
         return batch
 
-    def _round(self, place: Place, batch: list[Pending], at_us: int) -> Program[None]:
+    def _round(self, place: Place, batch: list[Pending]) -> Program[None]:
         log, stream = self.log, self.stream
-        writes = plan(log, stream, place, batch, at_us)
+        begun = yield from now()
+        writes = plan(log, stream, place, batch, begun.middle_us)
         self.in_flight = batch
         log.counts.rounds_n += 1
         try:
             yield from transact(writes)
         except ConditionFailed as failed:
             self.in_flight = []
-            yield from self._refused(place, batch, failed.refusals)
+            moment = yield from now()
+            log.note_round_trip((moment.middle_us - begun.middle_us) / 1e6)
+            yield from self._refused(place, batch, failed.refusals, moment.middle_us)
             return
         except OutcomeUnknown:
             # The batch stays in flight: its claims answer the repeat if it was applied, and refuse it if it comes late.
@@ -235,28 +251,27 @@ class Appending:
             yield from sleep(SLOW_DOWN.pause_s(self._throttled, dice))
             yield from self._lost_round(AppendContention, "the store asked for a slower pace", pause=False)
             return
+        moment = yield from now()
+        log.note_round_trip((moment.middle_us - begun.middle_us) / 1e6)
         self._stored(place, batch)
 
     def _stored(self, place: Place, batch: list[Pending]) -> None:
         for number, pending in enumerate(batch, place.top + 1):
             pending.outcome = Appended(pending.op.id, number)
         top = place.top + len(batch)
-        met_others = self._lost > 0
-        self.log.remember(self.stream, Place(top, top, wins=place.wins + 1, contended=met_others))
+        self.log.remember(self.stream, Place(top, top, wins=place.wins + 1))
         self.log.counts.ops_n += len(batch)
         self.in_flight, self._in_doubt = [], []
         self._lost = self._throttled = 0
         self.log.ring(self.stream)
 
-    def _refused(self, place: Place, batch: list[Pending], refusals: Sequence[Refusal | None]) -> Program[None]:
+    def _refused(
+        self, place: Place, batch: list[Pending], refusals: Sequence[Refusal | None], now_us: int
+    ) -> Program[None]:
         """Take from the refusals all that they tell: taken ids, the real head, an occupied number, a missing one."""
         log, stream = self.log, self.stream
-        head, segment, claims, extra = (
-            refusals[0],
-            refusals[1],
-            refusals[2 : 2 + len(batch)],
-            refusals[2 + len(batch) :],
-        )
+        head, segment, *others = refusals
+        claims, extra = others[: len(batch)], others[len(batch) :]
         answered = False
         for pending, refusal in zip(batch, claims, strict=True):
             if refusal is not None:
@@ -265,6 +280,9 @@ class Appending:
         log.counts.duplicates_n += sum(refusal is not None for refusal in claims)
         if head is not None:
             last = head_of(stream, head.item, foreign=log.options.foreign_writers).last_seq
+            # The first round that is lost to others is tried again at once, with the head that was handed back.
+            self._at_once = not log.rivals(stream, now_us)
+            log.note_rival(stream, (head.item or {}).get("by"), now_us)
             # A head that went back is a restored one: what stands above it must be looked at first.
             log.remember(stream, Place(last, last, wins=place.wins) if last > place.head else None)
         elif segment is not None or any(extra[1 if place.top else 0 :]):
@@ -274,8 +292,8 @@ class Appending:
         if answered:
             self._lost = 0
         else:
-            # What another writer's numbers stand in the way of is known now; only a lost head needs a pause.
-            yield from self._lost_round(AppendContention, "other writers were faster", pause=head is not None)
+            # The pause comes before the next round: among rivals each round has one, whoever won or lost.
+            yield from self._lost_round(AppendContention, "other writers were faster", pause=False)
 
     def _crossing(self, place: Place) -> Place:
         """What to do about the operation at ``top``: it is missing (mark it), or the marker found it there (check)."""
@@ -294,12 +312,11 @@ class Appending:
         if self._lost >= self.log.options.lost_rounds_max:
             yield from self._give_up(AppendUnknown if self._in_doubt else error, f"{why}, {self._lost} rounds in a row")
         if pause:
-            yield from self._pause()
+            yield from self._pause(1)
 
-    def _pause(self) -> Program[None]:
-        """A constant jitter: a growing one starves whoever lost first."""
+    def _pause(self, rivals: int) -> Program[None]:
         dice = yield from token()
-        yield from sleep(self.log.options.jitter_s * fraction(dice))
+        yield from sleep(self.log.pause_bound_s(max(rivals, 2)) * fraction(dice))
 
     def _give_up(self, error: type[Any], why: str) -> Program[None]:
         """Raise ``error`` with what is stored; what is in doubt is looked up by its claims first."""
@@ -319,6 +336,8 @@ class Appending:
 def look(log: Log, stream: str) -> Program[Place]:
     """Where the next append goes, by the head and the highest item, read in one round trip."""
     page, item = yield from all_reads([Query(STREAMS, stream, limit=1, reverse=True), Get(head_key(stream))])
+    moment = yield from now()
+    log.note_rival(stream, (item or {}).get("by"), moment.middle_us)
     head = head_of(stream, item, foreign=log.options.foreign_writers).last_seq
     highest = int(page.items[0]["seq"]) if page.items else 0
     place = Place(head, max(head, highest))
@@ -349,7 +368,8 @@ def plan(log: Log, stream: str, place: Place, batch: Sequence[Pending], at_us: i
         raise StreamFull(f"stream {stream!r} is full: its head is {place.top}; begin another stream")
     writes: list[AnyWrite] = [
         Update(
-            head_key(stream), {"last_seq": last, "format": FORMAT, "at_us": at_us}, when=head_is(place.head)
+            head_key(stream), {"last_seq": last, "format": FORMAT, "at_us": at_us, "by": log.name},
+            when=head_is(place.head),
         ),
         Put(STREAMS, segment_item(stream, place.top + 1, [pending.op for pending in batch], at_us), when=absent()),
     ]  # fmt: skip

@@ -39,6 +39,14 @@ OP_BYTES_MAX = 380_000
 
 OP_ID_BYTES_MAX = 512
 
+RIVAL_MEMORY_US = 2_000_000
+"""Another writer is reckoned with for so long after its name was seen."""
+
+RIVALS_MAX = 64
+
+SHARE = 0.8
+"""Of a round trip, for each writer that contends."""
+
 _STREAM_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:~+-]{0,199}\Z")
 _COMPRESS_ABOVE = 200
 """Bytes: below that, compression saves no write unit."""
@@ -92,8 +100,8 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """So long a hole may be an append in flight; after it, it is a foreign writer's or damage."""
     claims_expire_s: float | None = None
     """Claims may be forgotten after so long: longer than any client stays offline. None: never."""
-    jitter_s: float = 0.04
-    """A writer that lost a round waits up to so long."""
+    jitter_s: float = 0.25
+    """A writer that met others waits at most so long before a round; see :meth:`Log.pause_bound_s`."""
     lost_rounds_max: int = 200
     """An append gives up after so many lost rounds in a row."""
 
@@ -119,7 +127,7 @@ class Place(msgspec.Struct, frozen=True):
     cross: bool = False
     """The operation at ``top`` is a foreign writer's that is not there: put a marker for it."""
     wins: int = 0
-    contended: bool = False
+    """Rounds won since the last pause."""
 
 
 class Log:
@@ -133,6 +141,10 @@ class Log:
         self.counts = Counts()
         self._places: collections.OrderedDict[str, Place] = collections.OrderedDict()
         self._streams_max = streams_max
+        self.name = ""
+        """Of this process, in the heads that it writes."""
+        self.round_trip_s = 0.01
+        self._rivals: dict[str, dict[str, int]] = {}
         self.watches: dict[str, Watch] = {}
         self.holes: dict[tuple[str, int], int] = {}
 
@@ -151,6 +163,35 @@ class Log:
                 self._places.popitem(last=False)
             except KeyError:
                 pass
+
+    def note_rival(self, stream: str, name: object, now_us: int) -> None:
+        """Somebody's name was seen in the head."""
+        if isinstance(name, str) and name not in ("", self.name):
+            rivals = self._rivals.setdefault(stream, {})
+            rivals[name] = now_us
+            if len(rivals) > RIVALS_MAX:
+                rivals.pop(next(iter(rivals)), None)
+
+    def rivals(self, stream: str, now_us: int) -> int:
+        """How many other processes were seen to append to ``stream`` lately."""
+        rivals = self._rivals.get(stream)
+        if not rivals:
+            return 0
+        count = sum(seen_us > now_us - RIVAL_MEMORY_US for seen_us in tuple(rivals.values()))
+        if not count:
+            self._rivals.pop(stream, None)
+        return count
+
+    def pause_bound_s(self, rivals: int) -> float:
+        """Bound of a pause among so many rivals: constant for all of them, whoever won or lost.
+
+        A round trip's worth for each. A backoff that grows with one's own losses starves whoever lost first.
+        """
+        return min(self.options.jitter_s, SHARE * self.round_trip_s * (rivals + 1))
+
+    def note_round_trip(self, seconds: float) -> None:
+        """A round took so long."""
+        self.round_trip_s += (max(0.001, min(seconds, 1.0)) - self.round_trip_s) / 8
 
     def ring(self, stream: str) -> None:
         """Wake those who wait for ``stream`` in this process."""

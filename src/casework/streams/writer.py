@@ -20,6 +20,9 @@ from casework.streams.log import BATCH_OPS_MAX, Appended, Log, Op
 QUEUE_CALLS_MAX = 1000
 """So many calls of one stream wait at most; further ones wait at the door."""
 
+TURNS = 10
+"""A leader lets others have so many turns before it takes what waits, when the last transaction had more callers."""
+
 
 class _Entry:
     """One call in a lane."""
@@ -50,7 +53,7 @@ class _Lane:
         self.queue: collections.deque[_Entry] = collections.deque()
         self.seat: collections.deque[None] = collections.deque([None])
         self.door: collections.deque[Flag] = collections.deque()
-        self.is_shared = False
+        self.last_group = 1
         self.work: Appending | None = None
 
 
@@ -181,8 +184,11 @@ class Writer:
     def _lead(self, stream: str, lane: _Lane, own: _Entry | None = None) -> Program[None]:
         """Having the seat, store the front of the queue for all; with ``own``, until that is done."""
         try:
-            if lane.is_shared:
-                yield from sleep(0)  # those whom the last transaction released come back now, and can go with this one
+            # Those whom the last transaction released come back about now, and can go with this one.
+            for _ in range(TURNS):
+                if len(lane.queue) >= lane.last_group:
+                    break
+                yield from sleep(0)
             while True:
                 yield from self._store_front(stream, lane, own)
                 if own is None or own.done or not lane.queue:
@@ -193,9 +199,15 @@ class Writer:
 
     def _store_front(self, stream: str, lane: _Lane, own: _Entry | None) -> Program[None]:
         group = self._take_group(lane)
-        lane.is_shared = len(group) > 1
+
+        def more(waiting: int) -> list[Pending]:
+            """Who came while this round was prepared goes with it."""
+            joined = self._take_group(lane, waiting)
+            group.extend(joined)
+            return [pending for entry in joined for pending in entry.pendings]
+
         pendings = [pending for entry in group for pending in entry.pendings]
-        lane.work = Appending(self.log, stream, pendings)
+        lane.work = Appending(self.log, stream, pendings, more)
         error: BaseException | None = None
         try:
             if pendings:
@@ -209,6 +221,7 @@ class Writer:
             raise
         finally:
             lane.work = None
+        lane.last_group = len(group)
         left = []
         for entry in group:
             if all(pending.is_settled for pending in entry.pendings):
@@ -227,10 +240,10 @@ class Writer:
         if error is not None and len(self._failed) < self.queue_max:
             self._failed.append(error)
 
-    def _take_group(self, lane: _Lane) -> list[_Entry]:
+    def _take_group(self, lane: _Lane, size: int = 0) -> list[_Entry]:
+        """The front of the queue, up to a transaction's worth of operations, of which ``size`` are there already."""
         group: list[_Entry] = []
-        size = 0
-        while lane.queue and (not group or size + len(lane.queue[0].pendings) <= BATCH_OPS_MAX):
+        while lane.queue and (not size or size + len(lane.queue[0].pendings) <= BATCH_OPS_MAX):
             try:
                 entry = lane.queue.popleft()
             except IndexError:

@@ -23,9 +23,9 @@ def test_keys_are_listed_and_shown(shell: Shell) -> None:
     fill(shell)
     lines = shell.run("idempotency", "list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["completed", "completed", "claimed", "completed"]
-    assert [line.split()[-1] for line in shell.run("idempotency", "list", "--state", "claimed").stdout.splitlines()] == [
-        "shop.pay/1"
-    ]
+    assert [
+        line.split()[-1] for line in shell.run("idempotency", "list", "--state", "claimed").stdout.splitlines()
+    ] == ["shop.pay/1"]
     first = shell.json("idempotency", "list", "--prefix", "shop.refund/", "--limit", "1")
     rest = shell.json("idempotency", "list", "--prefix", "shop.refund/", "--limit", "1", "--cursor", first["next"])
     assert [item["key"] for item in first["items"] + rest["items"]] == ["shop.refund/1", "shop.refund/2"]

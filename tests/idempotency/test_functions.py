@@ -136,7 +136,7 @@ class Order:
 
 
 DISTINCT = [
-    1, "1", True, 1.0, 0, False, "", "true", "None", b"1", decimal.Decimal("1"), decimal.Decimal("1.0"),
+    1, "1", True, 1.0, 0, False, "", "true", "None", b"1", decimal.Decimal(1), decimal.Decimal("1.0"),
     datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 1), "2026-01-01", uuid.UUID(int=1), str(uuid.UUID(int=1)),  # noqa: DTZ001
     [1], (1,), ["1"], [[1]], {"a": 1}, {"a": "1"}, {1: "a"}, {"1": "a"}, Order("1"), Order("1", (1,)), frozenset({1}),
     "a/b", "a%2Fb", '"', "\\", datetime.timedelta(1), "\u00e9", "e\u0301",

@@ -108,7 +108,11 @@ def test_requests_without_a_key_and_other_methods_pass_through(serve: Serve, sit
 def test_another_payload_path_or_query_under_one_key_is_422(serve: Serve, site: Site) -> None:
     with serve() as post:
         post("/pay?a=1", {"a": 1, "b": [1, 2]})
-        for path, body in (("/pay?a=1", {"a": 2}), ("/pay?a=2", {"a": 1, "b": [1, 2]}), ("/x?a=1", {"a": 1, "b": [1, 2]})):
+        for path, body in (
+            ("/pay?a=1", {"a": 2}),
+            ("/pay?a=2", {"a": 1, "b": [1, 2]}),
+            ("/x?a=1", {"a": 1, "b": [1, 2]}),
+        ):
             reply = post(path, body)
             assert (reply.status, reply.headers["content-type"]) == (422, "application/problem+json")
             assert reply.json["type"] == "urn:casework:idempotency:payload-mismatch"
@@ -343,7 +347,13 @@ def test_a_cancelled_request_frees_its_key() -> None:
         async def send(message: Any) -> None:
             raise AssertionError(message)
 
-        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"k")]}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/",
+            "query_string": b"",
+            "headers": [(b"idempotency-key", b"k")],
+        }
         task = asyncio.create_task(IdempotencyMiddleware(app, store, scope=None)(scope, receive, send))  # type: ignore[arg-type]
         await begun.wait()
         task.cancel()
@@ -374,7 +384,13 @@ def test_what_the_application_does_after_its_response_changes_nothing() -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"k")]}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/",
+            "query_string": b"",
+            "headers": [(b"idempotency-key", b"k")],
+        }
         with pytest.raises(RuntimeError, match="background"):
             await guarded(scope, receive, send)
         await guarded(scope, receive, send)
@@ -402,7 +418,9 @@ def test_json_is_compared_by_what_it_says() -> None:
     for one, other in (("1", "1.0"), ("1", '"1"'), ("[1,2]", "[2,1]"), ("null", "{}"), ("1", "true"), ('""', "null")):
         assert not same(one, other)
     assert canonical_body("text/plain", b"{}") != canonical_body("application/json", b"{}")
-    assert canonical_body("application/vnd.api+json; charset=utf-8", b"[ ]") == canonical_body("application/json", b"[]")
+    assert canonical_body("application/vnd.api+json; charset=utf-8", b"[ ]") == canonical_body(
+        "application/json", b"[]"
+    )
 
 
 def test_applies_sees_the_request(serve: Serve, site: Site) -> None:
@@ -413,6 +431,11 @@ def test_applies_sees_the_request(serve: Serve, site: Site) -> None:
         return request.path.startswith("/pay")
 
     with serve(applies=applies) as post:
-        assert [post("/other").json["n"], post("/other").json["n"], post("/pay").json["n"], post("/pay").json["n"]] == [1, 2, 3, 3]
+        assert [post("/other").json["n"], post("/other").json["n"], post("/pay").json["n"], post("/pay").json["n"]] == [
+            1,
+            2,
+            3,
+            3,
+        ]
     assert (seen[0].method, seen[0].path, seen[0].headers["idempotency-key"]) == ("POST", "/other", "k")
     assert json.dumps(seen[0].query) == '""'

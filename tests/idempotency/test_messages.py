@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from casework import AsyncDynamoDBIdempotencyStore, MemoryIdempotencyStore, Misuse, SqsConsumer, message_handler, sqs_batch
+from casework import (
+    AsyncDynamoDBIdempotencyStore,
+    MemoryIdempotencyStore,
+    Misuse,
+    SqsConsumer,
+    message_handler,
+    sqs_batch,
+)
 from tests.servers.clients import sqs
 
 

@@ -28,14 +28,22 @@ if TYPE_CHECKING:
         MemoryIdempotencyStore,
         SqliteIdempotencyStore,
     )
+    from casework.app.streams import StreamStore
+    from casework.app.streams_aio import AsyncStreamStore
     from casework.app.sync import App
     from casework.app.sync import open_app as open
     from casework.errors import (
         AlreadyProcessed,
+        AppendContention,
+        AppendStopped,
+        AppendTimeout,
+        AppendUnknown,
         CaseworkError,
         ConditionFailed,
         Contention,
         CorruptItem,
+        CursorAhead,
+        CursorTooOld,
         ExecutionExists,
         InProgress,
         InvalidMachine,
@@ -47,6 +55,7 @@ if TYPE_CHECKING:
         NewerFormat,
         NoSuchExecution,
         NotJson,
+        OpIdReused,
         OutcomeUnknown,
         PayloadMismatch,
         RememberedError,
@@ -55,6 +64,8 @@ if TYPE_CHECKING:
         StepLimit,
         StoreConflict,
         StoreError,
+        StreamDamaged,
+        StreamFull,
         TaskFailed,
         TaskNotClaimed,
         Throttled,
@@ -84,6 +95,7 @@ if TYPE_CHECKING:
     )
     from casework.kernel.items import Index, Table
     from casework.statechart import Machine
+    from casework.streams.log import Appended, Op, StreamOptions
     from casework.surfaces.asgi import IdempotencyMiddleware, idempotent_route
     from casework.surfaces.consumer import SqsConsumer
     from casework.surfaces.decorator import idempotent
@@ -132,9 +144,11 @@ _WHERE = {
     "ClaimResult": "casework.idempotency.record:ClaimResult",
     "Record": "casework.idempotency.record:Record",
     "App": "casework.app.sync:App",
+    "Appended": "casework.streams.log:Appended",
     "AsyncApp": "casework.app.aio:AsyncApp",
     "AsyncDynamoDBStore": "casework.app.execution_store:AsyncDynamoDBStore",
     "AsyncExecutionStore": "casework.app.execution_store:AsyncExecutionStore",
+    "AsyncStreamStore": "casework.app.streams_aio:AsyncStreamStore",
     "DynamoDBStore": "casework.app.execution_store:DynamoDBStore",
     "ExecutionStore": "casework.app.execution_store:ExecutionStore",
     "OutboxEntry": "casework.executions.store_items:OutboxEntry",
@@ -145,17 +159,22 @@ _WHERE = {
     "Execution": "casework.executions.deliver:Execution",
     "LATER": "casework.executions.run_task:LATER",
     "Machine": "casework.statechart:Machine",
+    "Op": "casework.streams.log:Op",
+    "StreamOptions": "casework.streams.log:StreamOptions",
+    "StreamStore": "casework.app.streams:StreamStore",
     "TaskContext": "casework.executions.run_task:TaskContext",
     "open": "casework.app.sync:open_app",
     "open_async": "casework.app.aio:open_app_async",
 } | {
     name: f"casework.errors:{name}"
     for name in (
-        "AlreadyProcessed", "CaseworkError", "ConditionFailed", "Contention", "CorruptItem", "ExecutionExists",
+        "AlreadyProcessed", "AppendContention", "AppendStopped", "AppendTimeout", "AppendUnknown", "CaseworkError",
+        "ConditionFailed", "Contention", "CorruptItem", "CursorAhead", "CursorTooOld", "ExecutionExists",
         "InProgress", "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse",
-        "NewerFormat", "NoSuchExecution", "NotJson", "OutcomeUnknown", "PayloadMismatch", "RememberedError",
-        "ResultLost", "ResultNotKept", "StepLimit", "StoreConflict", "StoreError", "TaskFailed", "TaskNotClaimed",
-        "Throttled", "TransactionRefused", "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
+        "NewerFormat", "NoSuchExecution", "NotJson", "OpIdReused", "OutcomeUnknown", "PayloadMismatch",
+        "RememberedError", "ResultLost", "ResultNotKept", "StepLimit", "StoreConflict", "StoreError",
+        "StreamDamaged", "StreamFull", "TaskFailed", "TaskNotClaimed", "Throttled", "TransactionRefused",
+        "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
     )
 }  # fmt: skip
 
@@ -178,17 +197,25 @@ __all__ = [
     "LATER",
     "AlreadyProcessed",
     "App",
+    "AppendContention",
+    "AppendStopped",
+    "AppendTimeout",
+    "AppendUnknown",
+    "Appended",
     "AsyncApp",
     "AsyncDynamoDBIdempotencyStore",
     "AsyncDynamoDBStore",
     "AsyncExecutionStore",
     "AsyncIdempotencyStore",
+    "AsyncStreamStore",
     "CaseworkError",
     "Claim",
     "ClaimResult",
     "ConditionFailed",
     "Contention",
     "CorruptItem",
+    "CursorAhead",
+    "CursorTooOld",
     "DynamoDBIdempotencyStore",
     "DynamoDBStore",
     "Execution",
@@ -212,6 +239,8 @@ __all__ = [
     "NewerFormat",
     "NoSuchExecution",
     "NotJson",
+    "Op",
+    "OpIdReused",
     "OpenTelemetryHook",
     "OutboxEntry",
     "OutcomeUnknown",
@@ -229,6 +258,10 @@ __all__ = [
     "StoreConflict",
     "StoreError",
     "StoredExecution",
+    "StreamDamaged",
+    "StreamFull",
+    "StreamOptions",
+    "StreamStore",
     "Table",
     "TaskContext",
     "TaskFailed",

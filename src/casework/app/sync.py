@@ -14,6 +14,7 @@ from casework.app import operations
 from casework.app.core import Core, read_settings, write_settings
 from casework.app.idempotency_store import IdempotencyStore
 from casework.app.stores import is_embedded, open_backend, store_url
+from casework.app.streams import StreamStore
 from casework.app.transaction import Transaction
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
@@ -25,6 +26,7 @@ from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.programs import Program
 from casework.kernel.schema import TABLES
 from casework.statechart import Machine
+from casework.streams.log import StreamOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,6 +56,7 @@ class App:
         self._owns_backend = owns_backend
         self.idempotency = IdempotencyStore(backend)
         """The idempotency records of this store; see ``casework.idempotent``."""
+        self.streams = StreamStore(backend, writer=core.writer)
 
     start = _driven(operations.start)
     send = _driven(operations.send)
@@ -160,10 +163,11 @@ def open_app(
     machines: Sequence[Machine] = (),
     create: bool | None = None,
     codec: Codec | None = None,
+    streams: StreamOptions | None = None,
     **options: Any,
 ) -> App:
     """Open a store; see :func:`casework.open`."""
-    core = Core(machines, make_options(options), codec)
+    core = Core(machines, make_options(options), codec, streams)
     owns = store is None or isinstance(store, str)
     url = store_url(store) if store is None or isinstance(store, str) else None
     backend = open_backend(url) if url is not None else store

@@ -101,6 +101,7 @@ class IdempotencyStore:
     get = _driven(operating.get_record)
     force_release = _driven(operating.force_release)
     purge = _driven(operating.purge)
+    purge_expired = _driven(operating.purge_expired)
 
     def run(self, program: Program[T]) -> T:
         """Carry a program of this store on the calling thread."""

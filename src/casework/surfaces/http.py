@@ -224,6 +224,11 @@ class BadRequest(CaseworkError):
         super().__init__(message)
 
 
+def why_not_stored(error: CaseworkError) -> str:
+    """What the header says of a response that the store did not take."""
+    return "store-unavailable" if isinstance(error, StoreError) else "too-large"
+
+
 def too_large(limit: int) -> BadRequest:
     """The refusal of a request whose body is over the limit."""
     return BadRequest("too-large", 413, f"A request with an idempotency key may have at most {limit:,} bytes.")

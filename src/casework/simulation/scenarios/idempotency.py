@@ -14,9 +14,10 @@ from casework.idempotency.record import COMPLETED, RECORD
 from casework.kernel.effects import Effect
 from casework.kernel.programs import Program, sleep
 from casework.kernel.schema import IDEMPOTENCY
+from casework.simulation.carrier import Process
 from casework.simulation.faults import ROUGH
 from casework.simulation.runner import Scenario
-from casework.simulation.world import Process, World
+from casework.simulation.world import World
 
 KEY = "k"
 POLICY = Policy(lease_s=1.0, max_run_s=20.0, keep_s=None, wait_s=30.0)

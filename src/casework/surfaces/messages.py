@@ -163,7 +163,7 @@ Record = Mapping[str, Any]
 def sqs_key(record: Record) -> Any:
     """The id that SQS gave to a message: the same for every delivery, another for every sending.
 
-    Not the deduplication id: it may be a digest of the body, and the same body, sent again on purpose, would be dropped.
+    Not the deduplication id: it may be a digest of the body, and the same body, sent again on purpose, would be lost.
     """
     return record.get("messageId") or record.get("MessageId")
 

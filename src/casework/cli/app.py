@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import casework
-from casework.cli import control, demo, dynamodb, inspecting, machines, relay, sending, streams, worker
+from casework.cli import control, demo, dynamodb, inspecting, machines, relay, replica, sending, streams, worker
 
 PLAIN = None
 """Help without boxes and colours: the same text in a terminal, in the documentation and in a test."""
@@ -59,6 +59,7 @@ for _name, _command in control.COMMANDS.items():
 app.command("relay")(relay.relay)
 app.add_typer(relay.tokens, name="token")
 app.add_typer(streams.app, name="streams")
+app.add_typer(replica.app, name="replica")
 app.add_typer(dynamodb.app, name="dynamodb")
 
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     )
     from casework.executions.deliver import Execution
     from casework.executions.run_task import LATER, TaskContext
+    from casework.executions.runtime import Publish
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
     from casework.statechart import Machine
     from casework.streams.log import Appended, Op, StreamOptions
@@ -85,6 +86,7 @@ _WHERE = {
     "Execution": "casework.executions.deliver:Execution",
     "LATER": "casework.executions.run_task:LATER",
     "Machine": "casework.statechart:Machine",
+    "Publish": "casework.executions.runtime:Publish",
     "Op": "casework.streams.log:Op",
     "StreamOptions": "casework.streams.log:StreamOptions",
     "StreamStore": "casework.app.streams:StreamStore",
@@ -155,6 +157,7 @@ __all__ = [
     "OpIdReused",
     "OutboxEntry",
     "OutcomeUnknown",
+    "Publish",
     "SpawnEntry",
     "SqliteStore",
     "StepLimit",

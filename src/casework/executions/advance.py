@@ -214,7 +214,7 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
     if fits(writes, caused, change.fans):
         writes += caused
     else:
-        change.data.sent = []
+        change.data.sent = [place for place in change.data.sent if place[1].startswith("o/")]
         new.data = rt.encode(encode_data(change.data))
         writes += spill_writes(rt, new, caused, change.fans)
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)

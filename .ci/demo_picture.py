@@ -27,7 +27,7 @@ class Snapshot:
     def event(self, at_s: float, text: str, style: str = "") -> None:
         """As a terminal shows it, without the name of this run's folder."""
         words = [word if not word.startswith("sqlite:") else "sqlite:///demo.db" for word in text.split(" ")]
-        self._console.print(Text.assemble((f"{at_s:5.1f} s", "dim"), "  ", (" ".join(words), style)))
+        self._console.print(Text.assemble((f"{at_s:5.1f} s  ", "dim"), (" ".join(words), style)))
 
     def update(self, at_s: float, progress: Progress, workers: Sequence[WorkerProcess]) -> None:
         """The panel, once: when the new worker is at work."""

@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from casework.app.aio import AsyncApp
     from casework.app.aio import open_app_async as open_async
+    from casework.app.current import current_claim
     from casework.app.execution_store import (
         AsyncDynamoDBStore,
         AsyncExecutionStore,
         DynamoDBStore,
         ExecutionStore,
         SqliteStore,
+    )
+    from casework.app.idempotency_store import (
+        AsyncDynamoDBIdempotencyStore,
+        AsyncIdempotencyStore,
+        DynamoDBIdempotencyStore,
+        IdempotencyStore,
+        MemoryIdempotencyStore,
+        SqliteIdempotencyStore,
     )
     from casework.app.streams import StreamStore
     from casework.app.streams_aio import AsyncStreamStore
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
         CursorAhead,
         CursorTooOld,
         ExecutionExists,
+        InProgress,
         InvalidMachine,
         ItemTooLarge,
         LeaseLost,
@@ -47,6 +57,10 @@ if TYPE_CHECKING:
         NotJson,
         OpIdReused,
         OutcomeUnknown,
+        PayloadMismatch,
+        RememberedError,
+        ResultLost,
+        ResultNotKept,
         StepLimit,
         StoreConflict,
         StoreError,
@@ -55,6 +69,7 @@ if TYPE_CHECKING:
         TaskFailed,
         TaskNotClaimed,
         Throttled,
+        TransactionRefused,
         Unavailable,
         UnknownEvent,
         UnknownMachine,
@@ -64,12 +79,71 @@ if TYPE_CHECKING:
     from casework.executions.run_task import LATER, TaskContext
     from casework.executions.runtime import Publish
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
+    from casework.idempotency.guarding import Claim
+    from casework.idempotency.record import ClaimResult, Record
+    from casework.kernel.conditions import (
+        absent,
+        all_of,
+        any_of,
+        at_least,
+        at_most,
+        differs,
+        equals,
+        greater_than,
+        less_than,
+        not_,
+        present,
+    )
+    from casework.kernel.items import Index, Table
     from casework.statechart import Machine
     from casework.streams.log import Appended, Op, StreamOptions
+    from casework.surfaces.asgi import IdempotencyMiddleware, idempotent_route
+    from casework.surfaces.consumer import SqsConsumer
+    from casework.surfaces.decorator import idempotent
+    from casework.surfaces.http import HttpRequest
+    from casework.surfaces.messages import MessageHandler, SqsBatch, message_handler, sqs_batch
+    from casework.surfaces.once import once
+    from casework.surfaces.otel import OpenTelemetryHook
+    from casework.surfaces.wsgi import IdempotencyWsgiMiddleware
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "OpenTelemetryHook": "casework.surfaces.otel:OpenTelemetryHook",
+    "Claim": "casework.idempotency.guarding:Claim",
+    "Index": "casework.kernel.items:Index",
+    "Table": "casework.kernel.items:Table",
+    "absent": "casework.kernel.conditions:absent",
+    "present": "casework.kernel.conditions:present",
+    "equals": "casework.kernel.conditions:equals",
+    "differs": "casework.kernel.conditions:differs",
+    "less_than": "casework.kernel.conditions:less_than",
+    "at_most": "casework.kernel.conditions:at_most",
+    "greater_than": "casework.kernel.conditions:greater_than",
+    "at_least": "casework.kernel.conditions:at_least",
+    "all_of": "casework.kernel.conditions:all_of",
+    "any_of": "casework.kernel.conditions:any_of",
+    "not_": "casework.kernel.conditions:not_",
+    "SqsConsumer": "casework.surfaces.consumer:SqsConsumer",
+    "SqsBatch": "casework.surfaces.messages:SqsBatch",
+    "MessageHandler": "casework.surfaces.messages:MessageHandler",
+    "sqs_batch": "casework.surfaces.messages:sqs_batch",
+    "message_handler": "casework.surfaces.messages:message_handler",
+    "HttpRequest": "casework.surfaces.http:HttpRequest",
+    "IdempotencyWsgiMiddleware": "casework.surfaces.wsgi:IdempotencyWsgiMiddleware",
+    "idempotent_route": "casework.surfaces.asgi:idempotent_route",
+    "IdempotencyMiddleware": "casework.surfaces.asgi:IdempotencyMiddleware",
+    "current_claim": "casework.app.current:current_claim",
+    "once": "casework.surfaces.once:once",
+    "idempotent": "casework.surfaces.decorator:idempotent",
+    "AsyncDynamoDBIdempotencyStore": "casework.app.idempotency_store:AsyncDynamoDBIdempotencyStore",
+    "AsyncIdempotencyStore": "casework.app.idempotency_store:AsyncIdempotencyStore",
+    "DynamoDBIdempotencyStore": "casework.app.idempotency_store:DynamoDBIdempotencyStore",
+    "IdempotencyStore": "casework.app.idempotency_store:IdempotencyStore",
+    "MemoryIdempotencyStore": "casework.app.idempotency_store:MemoryIdempotencyStore",
+    "SqliteIdempotencyStore": "casework.app.idempotency_store:SqliteIdempotencyStore",
+    "ClaimResult": "casework.idempotency.record:ClaimResult",
+    "Record": "casework.idempotency.record:Record",
     "App": "casework.app.sync:App",
     "Appended": "casework.streams.log:Appended",
     "AsyncApp": "casework.app.aio:AsyncApp",
@@ -98,10 +172,11 @@ _WHERE = {
     for name in (
         "AlreadyProcessed", "AppendContention", "AppendStopped", "AppendTimeout", "AppendUnknown", "CaseworkError",
         "ConditionFailed", "Contention", "CorruptItem", "CursorAhead", "CursorTooOld", "ExecutionExists",
-        "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse", "NewerFormat",
-        "NoSuchExecution", "NotJson", "OpIdReused", "OutcomeUnknown", "StepLimit", "StoreConflict", "StoreError",
-        "StreamDamaged", "StreamFull", "TaskFailed", "TaskNotClaimed", "Throttled", "Unavailable",
-        "UnknownEvent", "UnknownMachine", "WaitTimeout",
+        "InProgress", "InvalidMachine", "ItemTooLarge", "LeaseLost", "MissingExtra", "MissingTable", "Misuse",
+        "NewerFormat", "NoSuchExecution", "NotJson", "OpIdReused", "OutcomeUnknown", "PayloadMismatch",
+        "RememberedError", "ResultLost", "ResultNotKept", "StepLimit", "StoreConflict", "StoreError",
+        "StreamDamaged", "StreamFull", "TaskFailed", "TaskNotClaimed", "Throttled", "TransactionRefused",
+        "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
     )
 }  # fmt: skip
 
@@ -130,23 +205,36 @@ __all__ = [
     "AppendUnknown",
     "Appended",
     "AsyncApp",
+    "AsyncDynamoDBIdempotencyStore",
     "AsyncDynamoDBStore",
     "AsyncExecutionStore",
+    "AsyncIdempotencyStore",
     "AsyncStreamStore",
     "CaseworkError",
+    "Claim",
+    "ClaimResult",
     "ConditionFailed",
     "Contention",
     "CorruptItem",
     "CursorAhead",
     "CursorTooOld",
+    "DynamoDBIdempotencyStore",
     "DynamoDBStore",
     "Execution",
     "ExecutionExists",
     "ExecutionStore",
+    "HttpRequest",
+    "IdempotencyMiddleware",
+    "IdempotencyStore",
+    "IdempotencyWsgiMiddleware",
+    "InProgress",
+    "Index",
     "InvalidMachine",
     "ItemTooLarge",
     "LeaseLost",
     "Machine",
+    "MemoryIdempotencyStore",
+    "MessageHandler",
     "MissingExtra",
     "MissingTable",
     "Misuse",
@@ -155,11 +243,20 @@ __all__ = [
     "NotJson",
     "Op",
     "OpIdReused",
+    "OpenTelemetryHook",
     "OutboxEntry",
     "OutcomeUnknown",
+    "PayloadMismatch",
     "Publish",
+    "Record",
+    "RememberedError",
+    "ResultLost",
+    "ResultNotKept",
     "SpawnEntry",
+    "SqliteIdempotencyStore",
     "SqliteStore",
+    "SqsBatch",
+    "SqsConsumer",
     "StepLimit",
     "StoreConflict",
     "StoreError",
@@ -168,15 +265,34 @@ __all__ = [
     "StreamFull",
     "StreamOptions",
     "StreamStore",
+    "Table",
     "TaskContext",
     "TaskFailed",
     "TaskNotClaimed",
     "Throttled",
     "TimerOp",
+    "TransactionRefused",
     "Unavailable",
     "UnknownEvent",
     "UnknownMachine",
     "WaitTimeout",
+    "absent",
+    "all_of",
+    "any_of",
+    "at_least",
+    "at_most",
+    "current_claim",
+    "differs",
+    "equals",
+    "greater_than",
+    "idempotent",
+    "idempotent_route",
+    "less_than",
+    "message_handler",
+    "not_",
+    "once",
     "open",
     "open_async",
+    "present",
+    "sqs_batch",
 ]

@@ -118,6 +118,20 @@ class ConditionFailed(StoreError):
         return type(self), (self.refusals, str(self))
 
 
+class TransactionRefused(ConditionFailed):
+    """A part of ``app.transaction()`` was refused, so nothing of it was written.
+
+    ``intent`` says which one, in words; ``refusals`` stand beside the writes of that part.
+    """
+
+    def __init__(self, intent: str, refusals: Sequence[Refusal | None]) -> None:
+        self.intent = intent
+        super().__init__(refusals, f"{intent} was refused, so nothing of the transaction was written")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.intent, self.refusals)
+
+
 class Contention(StoreError):
     """Another transaction held the same items; nothing was written. Trying again can succeed."""
 
@@ -140,6 +154,10 @@ class MissingTable(StoreError):
 
 class CorruptItem(StoreError):
     """A stored item cannot be read. It is listed, never hidden, and never overwritten except by a repair."""
+
+
+class ResultLost(CorruptItem):
+    """A completed idempotency record misses a part of its result. It is not run again; purge the key to allow that."""
 
 
 class NewerFormat(CorruptItem):
@@ -245,6 +263,42 @@ class TaskFailed(CaseworkError):
     def __init__(self, message: str, *, retry: bool = False) -> None:
         self.retry = retry
         super().__init__(message)
+
+
+class PayloadMismatch(CaseworkError):
+    """The idempotency key was used before with another payload. Nothing was run; use a new key for a new request."""
+
+
+class InProgress(CaseworkError):
+    """Somebody else holds the idempotency key, and did not end within the time to wait. Try again later.
+
+    ``retry_after_s`` says when the holder's lease ends at the latest, as far as it is known.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.retry_after_s)
+
+
+class ResultNotKept(CaseworkError):
+    """The operation was performed, but its result could not be stored; it is not performed a second time."""
+
+
+class RememberedError(CaseworkError):
+    """The first call raised an error that was remembered, but its class cannot be made again here.
+
+    ``type_name`` is the class's name; the text is that of the first error.
+    """
+
+    def __init__(self, message: str, type_name: str) -> None:
+        self.type_name = type_name
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.type_name)
 
 
 class LeaseLost(CaseworkError):

@@ -141,7 +141,7 @@ def many_gets_leave_out_what_is_missing(patch: Patch) -> None:
 
 def the_stored_item_itself_is_handed_out(patch: Patch) -> None:
     def get(self: MemoryTables, key: Any) -> Any:
-        return self._stored(key.table).items.get((key.partition, key.sort))
+        return self.stored(key.table).items.get((key.partition, key.sort))
 
     patch.setattr(MemoryTables, "get", get)
 

@@ -269,7 +269,7 @@ def test_a_definition_in_a_form_of_a_later_casework_parks_the_execution() -> Non
     found = backend.execute(Get(MACHINES.key(hash)))
     definition = {**msgspec.json.decode(found["definition"]), "format": 99}
     place = MACHINES.key(hash)
-    backend.tables._stored(MACHINES).store(place, {**found, "definition": msgspec.json.encode(definition).decode()})
+    backend.tables.stored(MACHINES).store(place, {**found, "definition": msgspec.json.encode(definition).decode()})
     changed = machine(LOG.replace("closed: {type: final}", "closed: {type: final, description: new}"))
     newer = app_on(backend, changed)
     assert "format 99" in work_once(newer, "x").parked

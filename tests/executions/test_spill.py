@@ -17,7 +17,7 @@ from casework.kernel.effects import Transact
 from casework.kernel.items import Delete, Key
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine
-from tests.executions.stepping import Stepped, fresh_backend, items_of
+from tests.executions.stepping import Stepped, Torn, fresh_backend, items_of
 
 FAN = """
 id: fan
@@ -185,4 +185,20 @@ def test_an_event_in_line_that_meets_somebody_elses_drain_waits_for_it(rt: Runti
     run(advance(rt, "f"), backend)
     handler.finish()
     assert run(deliver.load(rt, "f"), backend).context["n"] == 1
+    assert len(children_of(backend, "f")) == 200
+
+
+def test_a_note_that_is_visible_before_what_it_names_is_no_damage(rt: Runtime, backend: MemoryBackend) -> None:
+    """Found by the simulator: a transaction's items become visible one by one, the state perhaps first."""
+    run(deliver.start(rt, "fan", "f", None), backend)
+    torn = Torn(backend)
+    first = Stepped(deliver.handle(rt, "f", "Go", {"items": list(range(200))}), torn).until(Transact)
+    first.step()
+    first.program.close()
+    assert torn.in_flight, "the spilled items are not visible yet"
+    other = Stepped(advance(rt, "f"), torn).until(Transact)
+    other.step()  # it asks for the item's transaction, and is told that it is under way
+    torn.land()
+    torn.tears = False
+    other.finish()
     assert len(children_of(backend, "f")) == 200

@@ -113,7 +113,7 @@ def data_of(app: App, id: str) -> tuple[State, Data]:
 
 def overwrite(backend: Any, item: Item) -> None:
     """Store an item as no code of ours would."""
-    backend.tables._stored(EXECUTIONS).store(EXECUTIONS.key_of(item), item)
+    backend.tables.stored(EXECUTIONS).store(EXECUTIONS.key_of(item), item)
 
 
 class ByHand:

@@ -9,9 +9,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
 from casework.app.core import Core, read_settings, write_settings
+from casework.app.idempotency_store import AsyncIdempotencyStore
 from casework.app.stores import is_embedded, open_backend_async, store_url
 from casework.app.streams_aio import AsyncStreamStore
 from casework.app.sync import make_options, worker_options
+from casework.app.transaction import AsyncTransaction
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend
 from casework.errors import MissingTable
@@ -48,6 +50,8 @@ class AsyncApp:
         self.core = core
         self.backend = backend
         self._owns_backend = owns_backend
+        self.idempotency = AsyncIdempotencyStore(backend)
+        """The idempotency records of this store; see ``casework.idempotent``."""
         self.streams = AsyncStreamStore(backend, writer=core.writer)
         self._create = create
 
@@ -69,6 +73,10 @@ class AsyncApp:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
+
+    def transaction(self) -> AsyncTransaction:
+        """One transaction, any mix: ``async with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""
+        return AsyncTransaction(self)
 
     def worker(self, **options: Any) -> WorkerTask:
         """A worker on this loop, for an ``async with`` block; ``options`` are those of ``WorkerOptions``.

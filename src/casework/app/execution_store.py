@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend, Backend
-from casework.errors import StoreError, Unavailable
+from casework.errors import MissingTable, StoreError, Unavailable
 from casework.executions import store
 from casework.executions.store import Shared
 from casework.executions.store_items import StoredExecution
@@ -178,10 +178,13 @@ class DynamoDBStore(ExecutionStore):
             raise
 
     def _begin(self, create_tables: bool) -> None:
+        try:
+            self.load("casework-is-there")  # an answer of any kind: making tables is patient with a silent service
+        except MissingTable:
+            if not create_tables:
+                raise
         if create_tables:
             self.backend.create_tables(TABLES)
-        else:
-            self.load("casework-is-there")
 
 
 def _no_answer(endpoint_url: str | None, wait_seconds: float, error: StoreError) -> Unavailable:
@@ -279,7 +282,10 @@ class AsyncDynamoDBStore(AsyncExecutionStore):
             raise
 
     async def _begin(self, create_tables: bool) -> None:
+        try:
+            await self.load("casework-is-there")
+        except MissingTable:
+            if not create_tables:
+                raise
         if create_tables:
             await self.backend.create_tables(TABLES)
-        else:
-            await self.load("casework-is-there")

@@ -65,6 +65,7 @@ def handle(
     Arguments and errors are those of ``send``; Misuse, too, when this process lacks the machine or its functions.
     """
     payload = {} if data is None else data
+    deliver.check_id(id)
     try:
         execution, state = yield from deliver.handle(
             core.rt, id, event, payload, event_id=event_id, priority=priority, held=core.held(id)

@@ -12,8 +12,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
 from casework.app.core import Core, read_settings, write_settings
+from casework.app.idempotency_store import IdempotencyStore
 from casework.app.stores import is_embedded, open_backend, store_url
 from casework.app.streams import StreamStore
+from casework.app.transaction import Transaction
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import Backend
@@ -52,6 +54,8 @@ class App:
         self.core = core
         self.backend = backend
         self._owns_backend = owns_backend
+        self.idempotency = IdempotencyStore(backend)
+        """The idempotency records of this store; see ``casework.idempotent``."""
         self.streams = StreamStore(backend, writer=core.writer)
 
     start = _driven(operations.start)
@@ -72,6 +76,10 @@ class App:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
+
+    def transaction(self) -> Transaction:
+        """One transaction, any mix: ``with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""
+        return Transaction(self)
 
     def worker(self, **options: Any) -> WorkerThread:
         """A worker in this process, for a ``with`` block; ``options`` are those of ``WorkerOptions``.
@@ -175,16 +183,26 @@ def open_app(
     return App(core, backend, owns_backend=owns)
 
 
+_BOUNDS = (
+    ("buckets", 1, 10_000),
+    ("trace_max", 0, 1_000_000),
+    ("dedupe_window_s", 0, 10 * 366 * 86_400),
+    ("batch_max", 1, 64),
+    ("spill_above", 1, 60),
+    ("spill_part", 1, 90),
+)
+
+
 def make_options(options: dict[str, Any]) -> Options:
     """The options of an application; Misuse for unknown ones."""
     try:
         made = Options(**options)
     except TypeError as error:
         raise Misuse(f"open: {error}; known options: {', '.join(Options.__struct_fields__)}") from None
-    for name, least in (("buckets", 1), ("trace_max", 0), ("dedupe_window_s", 0), ("batch_max", 1)):
+    for name, least, most in _BOUNDS:
         value = getattr(made, name)
-        if type(value) is not int or value < least:
-            raise Misuse(f"open: {name} is {value!r:.80}; it must be a whole number, at least {least}")
+        if type(value) is not int or not least <= value <= most:
+            raise Misuse(f"open: {name} is {value!r:.80}; it must be a whole number from {least} to {most}")
     return made
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from casework.backends.port import Backend
-from casework.backends.surroundings import VirtualClock
 from casework.errors import Misuse, StepLimit
 from casework.kernel.effects import (
     All,
@@ -85,29 +84,33 @@ def perform(effect: Effect, backend: Backend) -> Any:
         return call_function(effect)  # type: ignore[arg-type]
     if kind is Signal:
         return effect.flag.set()  # type: ignore[attr-defined]
+    if kind is Race:
+        return wait_for_flags(effect, backend)  # type: ignore[arg-type]
     if kind is RunMany:
         return run_many(effect.programs, backend)  # type: ignore[attr-defined]
-    if isinstance(effect, Race) and effect.waits and all(isinstance(wait, Flag) for wait in effect.waits):
-        return wait_for_flags(effect, backend)
     raise Misuse(f"{kind.__name__} is for shells, which run on the async driver (run_async)")
 
 
 def wait_for_flags(effect: Race, backend: Backend) -> None:
-    """Block until one of the flags is set, or the time has passed. A virtual clock passes it at once."""
+    """Block until one of the flags is set or the time has passed. Handles belong to shells: Misuse."""
     happened = threading.Event()
+    wake = happened.set
     flags = [wait for wait in effect.waits if isinstance(wait, Flag)]
-    for flag in flags:
-        flag.listeners.add(happened.set)
+    if len(flags) < len(effect.waits):
+        raise Misuse("a Race for spawned programs is for shells, which run on the async driver (run_async)")
     try:
+        for flag in flags:
+            flag.listeners[wake] = None
         if any(flag.is_set for flag in flags):
             return
-        if effect.timeout_s is not None and isinstance(getattr(backend, "clock", None), VirtualClock):
-            backend.sleep(effect.timeout_s)
-            return
-        happened.wait(effect.timeout_s)
+        let_pass = getattr(backend, "let_pass", None)  # a virtual clock moves on; a host's is waited for
+        if let_pass is None or effect.timeout_s is None:
+            happened.wait(effect.timeout_s)
+        else:
+            let_pass(effect.timeout_s)
     finally:
         for flag in flags:
-            flag.listeners.discard(happened.set)
+            flag.listeners.pop(wake, None)
 
 
 def call_function(effect: Call) -> Any:

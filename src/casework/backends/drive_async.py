@@ -174,7 +174,7 @@ async def _race(effect: Race, backend: AsyncBackend) -> None:
     try:
         for wait in effect.waits:
             if isinstance(wait, Flag):
-                wait.listeners.add(wake)
+                wait.listeners[wake] = None
                 listeners.append((wait, wake))
                 if wait.is_set:
                     return
@@ -189,7 +189,7 @@ async def _race(effect: Race, backend: AsyncBackend) -> None:
             await _wait_at_most(happened, effect.timeout_s, backend)
     finally:
         for flag, listener in listeners:
-            flag.listeners.discard(listener)
+            flag.listeners.pop(listener, None)
         for task in tasks:
             task.remove_done_callback(wake)
 

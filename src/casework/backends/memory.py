@@ -13,7 +13,7 @@ from typing import Any
 
 from casework.backends.port import LARGEST_PAGE_BYTES, StoreEffect
 from casework.backends.refusals import raise_refusals
-from casework.backends.surroundings import Clock, HostClock, SeededTokens, random_token
+from casework.backends.surroundings import Clock, HostClock, SeededTokens, VirtualClock, random_token
 from casework.errors import MissingTable, Misuse, Refusal
 from casework.kernel.conditions import evaluate
 from casework.kernel.cursor import make_cursor, read_cursor
@@ -24,7 +24,7 @@ from casework.kernel.limits import MAX_ITEM_BYTES, check_key, check_query, check
 _Place = tuple[str | int, str, str | int | None]
 
 
-class _StoredTable:
+class StoredTable:
     """One table: items by key, and for the table and each index the sorted places of each partition."""
 
     def __init__(self, table: Table) -> None:
@@ -81,13 +81,14 @@ class MemoryTables:
     """The data, and what each effect means. Not locked: its owner serialises."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, _StoredTable] = {}
+        self._tables: dict[str, StoredTable] = {}
 
     def create(self, table: Table) -> None:
         """Make a table; harmless when it is there."""
-        self._tables.setdefault(table.name, _StoredTable(table))
+        self._tables.setdefault(table.name, StoredTable(table))
 
-    def _stored(self, table: Table) -> _StoredTable:
+    def stored(self, table: Table) -> StoredTable:
+        """One table's items and orders; MissingTable when there is none of that name."""
         try:
             return self._tables[table.name]
         except KeyError:
@@ -95,12 +96,20 @@ class MemoryTables:
 
     def get(self, key: Key) -> Item | None:
         """A copy of the item at ``key``."""
-        item = self._stored(key.table).items.get((key.partition, key.sort))
+        item = self.stored(key.table).items.get((key.partition, key.sort))
         return None if item is None else dict(item)
+
+    def peek(self, key: Key) -> Item | None:
+        """The item at ``key`` itself, not a copy; for an owner who changes what indexes do not see."""
+        return self.stored(key.table).items.get((key.partition, key.sort))
+
+    def put_raw(self, key: Key, item: Item | None) -> None:
+        """Put ``item`` at ``key`` without any check (None: remove)."""
+        self.stored(key.table).store(key, item)
 
     def query(self, query: Query) -> Page:
         """One page of a partition of a table or an index."""
-        stored = self._stored(query.table)
+        stored = self.stored(query.table)
         places = (stored.order if query.index is None else stored.index_order[query.index]).get(query.partition, [])
         start = 0 if query.low is None else bisect.bisect_left(places, query.low, key=lambda p: p[0])
         stop = len(places) if query.high is None else bisect.bisect_right(places, query.high, key=lambda p: p[0])
@@ -128,14 +137,14 @@ class MemoryTables:
             return
         key = write.key
         after = None if type(write) is Delete else apply_write(write, self.get(key))
-        self._stored(key.table).store(key, after)
+        self.stored(key.table).store(key, after)
 
     def refusals(self, writes: Sequence[AnyWrite]) -> list[Refusal | None]:
         """For each write, why it is refused now, or None."""
         return [self.refusal(write) for write in writes]
 
 
-def _take_page(query: Query, places: list[_Place], stored: _StoredTable) -> Page:
+def _take_page(query: Query, places: list[_Place], stored: StoredTable) -> Page:
     items: list[Item] = []
     size = 0
     for place in places:
@@ -208,6 +217,13 @@ class MemoryBackend:
                 outcomes.append(Outcome(error=error))
         return outcomes
 
+    def walk(self, table: Table, limit: int, after: str | None) -> tuple[list[Item], str | None]:
+        """A page of a whole table, for operators; ``after`` is what the page before handed back."""
+        start = int(after or 0)
+        with self._lock:
+            items = [dict(item) for item in list(self.tables.stored(table).items.values())[start : start + limit]]
+        return items, str(start + limit) if len(items) == limit else None
+
     def now(self) -> Instant:
         """The clock's time."""
         return self.clock.now()
@@ -219,6 +235,11 @@ class MemoryBackend:
     def sleep(self, seconds: float) -> None:
         """Let the clock's time pass."""
         self.clock.sleep(seconds)
+
+    @property
+    def let_pass(self) -> Callable[[float], None] | None:
+        """How a wait for something else passes in virtual time; None where real time has to pass."""
+        return self.clock.sleep if isinstance(self.clock, VirtualClock) else None
 
     def create_tables(self, tables: Sequence[Table]) -> None:
         """Make the tables that are missing."""

@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 import casework
-from casework.cli import control, demo, dynamodb, inspecting, machines, relay, replica, sending, streams, worker
+from casework.cli import (
+    control,
+    demo,
+    dynamodb,
+    idempotency,
+    inspecting,
+    machines,
+    relay,
+    replica,
+    sending,
+    streams,
+    worker,
+)
 
 PLAIN = None
 """Help without boxes and colours: the same text in a terminal, in the documentation and in a test."""
@@ -51,6 +63,7 @@ app.command("check")(machines.check)
 app.command("start")(sending.start)
 app.command("send")(sending.send)
 app.command("worker")(worker.worker)
+app.command("wait")(sending.wait)
 app.command("show")(inspecting.show)
 app.command("list")(inspecting.list_)
 app.command("trace")(inspecting.trace)
@@ -61,6 +74,7 @@ app.add_typer(relay.tokens, name="token")
 app.add_typer(streams.app, name="streams")
 app.add_typer(replica.app, name="replica")
 app.add_typer(dynamodb.app, name="dynamodb")
+app.add_typer(idempotency.app, name="idempotency")
 
 
 def run() -> None:

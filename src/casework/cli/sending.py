@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from casework.cli.failures import command
+from casework.cli.failures import FAILED, command, say
 from casework.cli.opening import AsJson, Debug, Id, Store, find_machines, open_store, print_json, read_json
 from casework.errors import Misuse
 
@@ -90,3 +90,33 @@ def send(
     with open_store(store) as app:
         app.send(id, event, value, event_id=event_id, priority=priority)
     print(f"{event} is in the mailbox of {id}")
+
+
+@command
+def wait(
+    id: Id,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option(min=0, help="Give up after so many seconds; the execution goes on.", show_default=False),
+    ] = None,
+    store: Store = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Wait until an execution has ended, and print its output as JSON.
+
+    Exit code 1 when it failed or was cancelled, and when it takes too long.
+
+    \b
+    casework wait o-1 --timeout-s 60
+    """
+    with open_store(store) as app:
+        execution = app.wait(id, timeout_s=timeout_s)
+    if as_json:
+        print_json(execution)
+    elif execution.status == "done":
+        print_json(execution.output)
+    if execution.status != "done":
+        message = (execution.error or {}).get("message", "")
+        say(f"{id} {execution.status}{f': {message}' if message else ''}")
+        raise typer.Exit(FAILED)

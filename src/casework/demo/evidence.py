@@ -11,11 +11,10 @@ from casework.demo.orders import Order
 from casework.errors import NoSuchExecution
 from casework.executions.deliver import Execution
 from casework.executions.joins import child_id
+from casework.executions.listing import DeadLetter
 
 if TYPE_CHECKING:
     from casework.app.sync import App
-    from casework.executions.listing import DeadLetter
-
 MOST_STAYS = 40
 """The shipments of an order were started by one of its first so many stays."""
 

@@ -32,13 +32,11 @@ def print_proof(console: Console, proof: Proof) -> None:
         if len(check.problems) > MOST_PROBLEMS:
             table.add_row("", Text(f"  and {len(check.problems) - MOST_PROBLEMS} more", style="red"), "")
     console.print(table)
-    heading(
-        console, "The tasks", "each key is one thing to be done; the outside does it once, however often it is asked"
-    )
+    heading(console, "The tasks", "each key is one thing to do; the outside does it once, however often it is asked")
     tasks = Table(box=None, padding=(0, 2), header_style="dim", pad_edge=True)
     most = max((runs for task in proof.tasks.values() for runs in task.by_runs), default=1)
     tasks.add_column("task")
-    for title in ("keys", "runs", "failed attempts", "effect asked twice", "ran once"):
+    for title in ("keys", "runs", "failed", "asked twice", "ran once"):
         tasks.add_column(title, justify="right")
     for runs in range(2, most + 1):
         tasks.add_column("twice" if runs == 2 else f"{runs} times", justify="right")
@@ -86,7 +84,10 @@ def print_timeline(
     if kill and held:
         rows.append((kill.at_us, Text("SIGKILL", style="bold red"), Text(f"worker {kill.worker}, pid {kill.pid}")))
     for at_us in webhooks:
-        rows.append((at_us, Text("webhook", style="magenta"), Text(f"PaymentApproved, event id b-{order.id}")))
+        said = Text(f"PaymentApproved, event id b-{order.id}")
+        if trace and at_us > trace[-1]["at_us"]:
+            said.append("  repeated after the end: dropped", style="yellow")
+        rows.append((at_us, Text("webhook", style="magenta"), said))
     for entry in entries:
         if entry.order == order.id:
             rows.append((entry.at_us, Text(entry.task, style="cyan"), _of_ledger(entry)))

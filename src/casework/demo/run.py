@@ -62,7 +62,11 @@ def run_demo(options: DemoOptions, console: Console | None, screen: Screen | Non
     if not 1 <= options.workers <= 16:
         raise Misuse(f"--workers is {options.workers}; use 1 to 16")
     folder = Path(tempfile.mkdtemp(prefix="casework-demo-"))
-    demo = Demo(options, orders, folder, console, screen)
+    try:
+        demo = Demo(options, orders, folder, console, screen)
+    except BaseException:
+        folder.rmdir()
+        raise
     try:
         with terminating():
             return demo.run()
@@ -246,7 +250,7 @@ class Demo:
             from casework.demo import report
 
             report.print_proof(self.console, proof)
-            order = report.interesting_order(self.orders, proof, webhooks)
+            order = report.interesting_order([o for o in self.orders if o.id in evidence.orders], proof, webhooks)
             times = world.sent_at_us.get(order.id, [])
             report.print_timeline(self.console, order, evidence.traces[order.id], self.ledger.entries, times, kill)
             report.print_diagram(self.console, definition, evidence.traces[order.id])

@@ -117,7 +117,7 @@ class Live:
         """A line above the panel."""
         from rich.text import Text
 
-        self._console.print(Text.assemble((f"{at_s:5.1f} s", "dim"), "  ", (text, style)))
+        self._console.print(Text.assemble((f"{at_s:5.1f} s  ", "dim"), (text, style)))
 
     def update(self, at_s: float, progress: Progress, workers: Sequence[WorkerProcess]) -> None:
         """Redraw."""

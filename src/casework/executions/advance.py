@@ -16,6 +16,7 @@ from casework.errors import (
     ConditionFailed,
     Contention,
     CorruptItem,
+    ItemTooLarge,
     Misuse,
     OutcomeUnknown,
 )
@@ -27,6 +28,7 @@ from casework.executions.state import STATE, State, decode_data, encode_data, st
 from casework.kernel.conditions import Condition, absent, equals, present
 from casework.kernel.effects import Instant, Query
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
+from casework.kernel.limits import check_write
 from casework.kernel.programs import Program, call, now, sleep, token, transact, write
 from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import EXECUTIONS
@@ -39,6 +41,9 @@ ORPHAN_US = 3_600_000_000
 """A message whose execution does not appear within an hour becomes a dead letter."""
 
 PARK_FIRST_US, PARK_MAX_US = 60_000_000, 3_600_000_000
+
+MAX_STATE_BYTES = 400_000
+"""An execution that goes on is no larger, so that one can always be ended, with the reason in its state."""
 
 WRITES_WITH_STATE = 80
 """A batch ends when so many writes must go with the state."""
@@ -114,16 +119,16 @@ def _advance_once(
     unstorable: Sequence[Misuse],
 ) -> Program[Advanced]:  # fmt: skip
     moment = yield from now()
-    messages = [message_of(item) for item in items]
+    messages = [message_of(item, rt) for item in items]
     if state.status in ("suspended", "purging"):
         return (yield from _set_aside(state, items))
     if state.ended:
         return (yield from _bury(rt, state, messages, moment, has_next))
     machine = yield from machine_of(rt, state)
     if has_functions(machine):
-        change = yield from call(plan, rt, machine, state, messages, moment, batch_max, marked, unstorable)
+        change = yield from call(plan, rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next)
     else:
-        change = plan(rt, machine, state, messages, moment, batch_max, marked, unstorable)
+        change = plan(rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next)
     if change is None:
         return Advanced(state, has_more=False)
     new = yield from commit(rt, change, state.unchanged())
@@ -133,7 +138,7 @@ def _advance_once(
 
 def plan(
     rt: Runtime, machine: Machine, state: State, messages: Sequence[Message], moment: Instant, batch_max: int,
-    marked: Marked, unstorable: Sequence[Misuse] = (),
+    marked: Marked, unstorable: Sequence[Misuse] = (), has_next: bool = False,
 ) -> Change | None:  # fmt: skip
     """Everything that one commit is to do; None when nothing waits. Pure but for the user's own functions.
 
@@ -147,6 +152,7 @@ def plan(
         marked: what is known of marks of event ids.
         unstorable: why what came of the first event could not be stored; it fails the execution. Two: not even its
             failure could be stored, so that less of it is kept.
+        has_next: more messages wait than were read.
     """
     data = decode_data(state, rt.decode(state.data))
     change = Change(rt, machine, state, data, moment)
@@ -160,9 +166,15 @@ def plan(
     waiting = iter(messages)
     message = next(waiting, None)
     while not change.ended and taken < batch_max and (not taken or change.size() < WRITES_WITH_STATE):
+        if message is None and has_next and messages:
+            break  # the next message may have been sent before the next timer was due
         timer = change.next_due()
         if timer is not None and (message is None or timer.due_us <= message.sent_at_us):
-            event = {"type": timer.event_type, "data": timer.data} if timer.event_type else {"type": timer.name}
+            event = (
+                {"type": timer.event_type, "data": rt.decode_value(timer.data)}
+                if timer.event_type
+                else {"type": timer.name}
+            )
             _guarded(change, event, refusal, change.fire, timer)
             taken += 1
         elif message is not None:
@@ -208,26 +220,41 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
 
     What does not fit one transaction is recorded in it and performed at once, or by whoever comes next.
     """
-    for name in change.machines_to_store():
-        yield from store_definition(rt, rt.machines[name])
-    new, writes, caused = change.finish()
-    if fits(writes, caused, change.fans):
-        writes += caused
+    new, writes = yield from plan_writes(rt, change, condition)
+    first = writes[0]
+    if len(writes) > 1 or not isinstance(first, Put):
+        yield from transact(writes)
     else:
-        change.data.sent = [place for place in change.data.sent if place[1].startswith("o/")]
-        new.data = rt.encode(encode_data(change.data))
-        writes += spill_writes(rt, new, caused, change.fans)
-    put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
-    if writes:
-        yield from transact([put, *writes])
-    else:
-        yield from write(put)
+        yield from write(first)
     if new.spill:
         try:
             new = yield from drain(rt, new)
         except (ConditionFailed, Contention, OutcomeUnknown):
             pass  # the note in the state stands: whoever moved it, or the next to look, goes on
     return new
+
+
+def plan_writes(rt: Runtime, change: Change, condition: Condition) -> Program[tuple[State, list[AnyWrite]]]:
+    """The state after a change, and the writes of its transaction, the state's first; what does not fit is spilled.
+
+    Raises ItemTooLarge when the state would fill its item.
+    """
+    for name in change.machines_to_store():
+        yield from store_definition(rt, rt.machines[name])
+    new, writes, caused = change.finish()
+    if fits(rt, writes, caused, [*change.fans, *change.recalls]):
+        writes += caused
+    else:
+        change.data.sent = [place for place in change.data.sent if place[1].startswith("o/")]
+        new.data = rt.encode(encode_data(change.data))
+        writes += spill_writes(rt, new, caused, change.fans, change.recalls)
+    put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
+    if not change.ended and len(new.data) > MAX_STATE_BYTES // 4 and (size := check_write(put)) > MAX_STATE_BYTES:
+        raise ItemTooLarge(
+            f"execution {new.id!r} would have {size:,} bytes, the limit is {MAX_STATE_BYTES:,} (the rest of an item is "
+            "for its end); keep less in its context"
+        )
+    return new, [put, *writes]
 
 
 def look_at_marks(refused: ConditionFailed, marked: Marked, moment: Instant) -> Marked:
@@ -256,7 +283,7 @@ def _bury(rt: Runtime, state: State, messages: Sequence[Message], moment: Instan
         if lost:
             n = str(message.key.sort)[2:].replace("/", "-")
             reason = f"the execution had ended: {state.status}"
-            writes.append(dead_letter(state.id, moment.middle_us, n, reason, lost, rt.options.buckets))
+            writes.append(dead_letter(state.id, moment.middle_us, n, reason, lost, rt.options.buckets, rt))
     if writes:
         yield from transact(writes)
     return Advanced(state, has_more=has_next or len(messages) > 45)
@@ -285,7 +312,7 @@ def _orphaned(rt: Runtime, id: str, items: Sequence[Item]) -> Program[Advanced]:
     if not items:
         return Advanced(None)
     moment = yield from now()
-    messages = [message_of(item) for item in items]
+    messages = [message_of(item, rt) for item in items]
     for message in messages:
         if any(mail.kind == "cancel" for mail in message.mails):
             tombstone = State(
@@ -304,7 +331,7 @@ def _orphaned(rt: Runtime, id: str, items: Sequence[Item]) -> Program[Advanced]:
             reason = "there was no such execution within an hour"
             writes += [
                 Delete(message.key, present()),
-                dead_letter(id, moment.middle_us, n, reason, mails, rt.options.buckets),
+                dead_letter(id, moment.middle_us, n, reason, mails, rt.options.buckets, rt),
             ]
         yield from transact(writes)
         return Advanced(None, has_more=len(old) < len(messages))

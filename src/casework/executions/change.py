@@ -51,8 +51,8 @@ ANYTHING = any_of(absent(), present())
 MAX_FAILURE_BYTES = 64 * 1024
 """An event that poisons its execution is kept in the state up to this size, else as a dead letter."""
 
-FAN_MIN = 60
-"""More children of one invocation than this are started as a fan; see ``spill``."""
+REMOVED_MAX = 12
+"""More tasks than this that a step stops are removed with what may be spilled."""
 
 
 def id_hash(event_id: str) -> bytes:
@@ -87,9 +87,8 @@ class Change:
 
     __slots__ = (
         "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "logs", "lost",
-        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "published",
-        "removed", "rewritten", "rt",
-        "starts", "state", "status", "taken", "tasks", "timers",
+        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "published", "recalls",
+        "removed", "rewritten", "rt", "starts", "state", "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +109,7 @@ class Change:
         self.removed: list[Key] = []
         self.starts: list[ChildStart] = []
         self.fans: list[joins.Fan] = []
+        self.recalls: list[joins.Recall] = []
         self.later: list[chart.Event] = []
         self.logs: list[chart.Log] = []
         self.events: list[dict[str, Any]] = []
@@ -142,12 +142,13 @@ class Change:
     def fire(self, timer: Timer) -> None:
         """Let a due timer act: step its event, or send what was delayed."""
         self.timers.remove(timer)
+        data = self.rt.decode_value(timer.data) if timer.event_type else None
         if not timer.event_type:
             self.step(chart.timer_event(timer.name, timer.stay))
         elif timer.to and timer.to != self.state.id:
-            self.outbox.setdefault(timer.to, []).append(Mail(timer.event_type, timer.data, "", self.state.id))
+            self.outbox.setdefault(timer.to, []).append(Mail(timer.event_type, data, "", self.state.id))
         else:
-            self.step(chart.Event(timer.event_type, timer.data, "", self.state.id))
+            self.step(chart.Event(timer.event_type, data, "", self.state.id))
 
     def take(self, mail: Mail, *, known: frozenset[str] = frozenset()) -> bool:
         """Take one mail; False when it was a duplicate of an event id taken before.
@@ -267,7 +268,7 @@ class Change:
             return
         waiting, fan = joins.plan_children(effect, machine, self.state)
         self.data.invokes[effect.invoke_id] = waiting
-        if len(fan.inputs) > FAN_MIN:
+        if len(fan.inputs) > self.rt.options.spill_above:
             self.fans.append(fan)
         else:
             self.starts += fan.starts(0, len(fan.inputs))
@@ -291,9 +292,15 @@ class Change:
         self.fans = [f for f in self.fans if f.invoke != invoke_id or f.stay != waiting.stay]
         if len(self.starts) + len(self.fans) < planned:
             return
-        for ordinal in joins.unreported(waiting):
-            child = self._child(invoke_id, waiting.stay, ordinal)
-            self.outbox.setdefault(child, []).append(Mail("cancel", None, "", self.state.id, kind="cancel"))
+        born_us = self.state.created_at_us
+        recall = joins.Recall(self.state.id, invoke_id, waiting.stay, born_us, waiting.total, waiting.seen)
+        ordinals = recall.ordinals()
+        if len(ordinals) > self.rt.options.spill_above:
+            recall.version = self.state.version + 1
+            self.recalls.append(recall)
+            return
+        for ordinal in ordinals:
+            self.outbox.setdefault(recall.target(ordinal), []).append(recall.mail())
 
     def _send(self, effect: chart.Send) -> None:
         target = self._resolve(effect)
@@ -306,7 +313,8 @@ class Change:
             self.later.append(chart.Event("error.communication", error))
         elif effect.delay_us > 0:
             due = self.now_us + effect.delay_us
-            self.timers.append(Timer(due, effect.send_id, 0, target, effect.event_type, effect.data))
+            data = self.rt.encode_value(effect.data)
+            self.timers.append(Timer(due, effect.send_id, 0, target, effect.event_type, data))
         else:
             self.outbox.setdefault(target, []).append(Mail(effect.event_type, effect.data, "", self.state.id))
 
@@ -359,7 +367,9 @@ class Change:
     def poison(self, error: BaseException, event: dict[str, Any]) -> None:
         """End as failed because ``event`` could not be processed; it, the error and the state before are kept."""
         kind = type(error).__name__
-        message = (str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}")[:4000]
+        message = (str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}")[
+            : 200 if self.is_brief else 1000
+        ]
         message = message.encode(errors="replace").decode()
         if self.is_brief or len(msgspec.json.encode(event)) > MAX_FAILURE_BYTES:
             self.lost = Mail(str(event["type"])[:200], event.get("data"), event.get("id", ""), event.get("source", ""))
@@ -403,10 +413,11 @@ class Change:
         sort = mail_sort(new.last_sent_us, new.id, new.version)
         return [
             put_message(
-                target, sort, mails, buckets, sent_at_us=new.last_sent_us, now_us=self.now_us, priority=self.priority
+                target, sort, mails, buckets,
+                sent_at_us=new.last_sent_us, now_us=self.now_us, priority=self.priority, rt=self.rt,
             )
             for target, mails in self.outbox.items()
-        ]
+        ]  # fmt: skip
 
     def finish(self) -> tuple[State, list[AnyWrite], list[AnyWrite]]:
         """The new state, the writes that must go with it, and those that may be spilled."""
@@ -420,20 +431,25 @@ class Change:
         for message, rest in self.rewritten:
             put = put_message(
                 message.key.partition, str(message.key.sort), rest, buckets,
-                sent_at_us=message.sent_at_us, now_us=self.now_us, priority=message.priority,
+                sent_at_us=message.sent_at_us, now_us=self.now_us, priority=message.priority, rt=self.rt,
             )  # fmt: skip
             with_it.append(Put(put.table, put.item, present()))
         if self.lost is not None:
             n = f"{new.version}-poison"
-            with_it.append(dead_letter(new.id, self.now_us, n, "the execution failed on it", [self.lost], buckets))
+            reason = "the execution failed on it"
+            with_it.append(dead_letter(new.id, self.now_us, n, reason, [self.lost], buckets, self.rt))
         with_it += self._checks(with_it)
-        with_it += [Delete(key) for key in self.removed]
+        removed: list[AnyWrite] = [Delete(key) for key in self.removed]
+        if len(removed) <= REMOVED_MAX:
+            with_it += removed
         with_it += [self._mark(event_id) for event_id in self.marks]
         if self.rt.options.trace_max:  # every commit, so that a version without an entry shows a fault
             with_it += trace_writes(new, self.events, self.now_us, self.rt.options.trace_max)
         deliveries = self._deliveries(new)
         with_it += deliveries
         caused: list[AnyWrite] = [*self.tasks.values(), *messages]
+        if len(removed) > REMOVED_MAX:
+            caused += removed  # one that still runs is told by its stay that it counts no more
         caused += [start.put(self.rt, self.now_us) for start in self.starts]
         new.data = self.rt.encode(encode_data(self.data))
         return new, with_it, caused

@@ -20,12 +20,14 @@ class Place(msgspec.Struct, array_like=True):
     binding: str
     partition: int
     inner: str | None
+    names: list[str] = []
+    """Partitions that the first page found, where they can become more."""
 
 
 def read_place(cursor: str | None, filters: list[Any], limit: int) -> Place:
     """Where a listing goes on; Misuse for a limit out of bounds, or a cursor that is not this listing's."""
-    if not 1 <= limit <= MAX_LIMIT:
-        raise Misuse(f"limit is {limit}; it must be 1 to {MAX_LIMIT}")
+    if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
+        raise Misuse(f"limit is {limit!r:.80}; it must be 1 to {MAX_LIMIT}")
     binding = hashlib.blake2b(msgspec.json.encode(filters), digest_size=6).hexdigest()
     if cursor is None:
         return Place(binding, 0, None)

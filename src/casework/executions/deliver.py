@@ -15,8 +15,8 @@ from casework.errors import (
     OutcomeUnknown,
     UnknownEvent,
 )
-from casework.executions.advance import RACES, Marked, commit, look_at_marks
-from casework.executions.change import Change
+from casework.executions.advance import RACES, Marked, commit, look_at_marks, plan_writes
+from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.joins import input_digest
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
 from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition, stored_definition
@@ -24,6 +24,7 @@ from casework.executions.spill import drain
 from casework.executions.state import MAX_ID_BYTES, STATE, Data, State, decode_data, is_id, state_of
 from casework.kernel.conditions import absent
 from casework.kernel.effects import Instant
+from casework.kernel.items import AnyWrite
 from casework.kernel.programs import Program, call, get, now, sleep, token, transact
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction, check_json
@@ -165,6 +166,23 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
         yield from sleep(RACES.pause_s(lost, dice))
 
 
+def plan_start(
+    rt: Runtime, machine: Machine, id: str, input: Any, moment: Instant
+) -> Program[tuple[State, list[AnyWrite]]]:
+    """The state after an execution's first step, and the writes that start it, for a transaction of the caller's.
+
+    The first write is the state's, on condition that the id is free. After the transaction ``drain`` what was spilled.
+    """
+    change = _first_change(rt, machine, id, input_digest(input), moment)
+    yield from _take(change, change.begin, input)
+    return (yield from plan_writes(rt, change, absent()))
+
+
+def started_before(rt: Runtime, id: str, name: str, input: Any) -> Program[Execution | None]:
+    """The execution that has the id, started with that machine and input; None: there is none. Or ExecutionExists."""
+    return (yield from _existing(rt, id, name, input_digest(input)))
+
+
 def _first_change(rt: Runtime, machine: Machine, id: str, digest: str, moment: Instant) -> Change:
     born_us = rt.birth_us(moment.middle_us)
     state = State(
@@ -233,7 +251,7 @@ def put_mail(
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, source, 0)
     put = put_message(
-        id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, priority=priority
+        id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, priority=priority, rt=rt
     )
     yield from transact([put])
 
@@ -320,6 +338,8 @@ def _in_line(
     check_event(machine, mail.type)
     moment = yield from now()
     if not _takes_events(state):
+        if is_recent(state.recent_ids, id_hash(mail.id)):  # perhaps the very event that ended it
+            return _answer(rt, state, is_duplicate=not is_own, is_taken=is_own), None
         yield from put_mail(rt, state.id, mail.type, mail.data, mail.id, moment, priority)
         return _answer(rt, state, is_taken=False), None
     change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment, held=is_held)
@@ -331,11 +351,14 @@ def _in_line(
     if is_own:
         change.marks.clear()
     new = yield from commit(rt, change, state.unchanged())
+    if change.ended and not change.given:  # a due timer ended it before the event's turn came
+        yield from put_mail(rt, state.id, mail.type, mail.data, mail.id, moment, priority)
+        return _answer(rt, new, is_taken=False), new
     return _answer(rt, new, is_taken=change.taken), new
 
 
 def _take_in_line(change: Change, mail: Mail, marks: frozenset[str]) -> bool:
-    """Begin what is pending, fire what is due, take the event; False when it is a duplicate."""
+    """Begin what is pending, fire what is due, take the event unless that ended it; False when it is a duplicate."""
     if change.state.status == "pending":
         change.begin(change.data.input)
     for _ in range(change.rt.options.batch_max):
@@ -343,7 +366,7 @@ def _take_in_line(change: Change, mail: Mail, marks: frozenset[str]) -> bool:
         if timer is None or change.ended:
             break
         change.fire(timer)
-    return change.take(mail, known=marks)
+    return True if change.ended else change.take(mail, known=marks)
 
 
 def _machine_here(rt: Runtime, state: State) -> Program[Machine]:

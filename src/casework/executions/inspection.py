@@ -99,7 +99,7 @@ def inspect(rt: Runtime, id: str) -> Program[Inspection]:
     found = Inspection(execution=view(rt, state), now_us=moment.middle_us, is_draining=bool(state.spill))
     for item in items:
         try:
-            _add(found, item)
+            _add(rt, found, item)
         except CorruptItem as error:
             found.unreadable.append(str(error))
     if not state.machine:
@@ -117,12 +117,12 @@ def inspect(rt: Runtime, id: str) -> Program[Inspection]:
     return found
 
 
-def _add(found: Inspection, item: Item) -> None:
+def _add(rt: Runtime, found: Inspection, item: Item) -> None:
     sort = str(item["sort"])
     if item.get("parked"):
         found.parked.append(str(item["parked"]))
     if sort.startswith(MAIL_BEGIN):
-        message = message_of(item)
+        message = message_of(item, rt)
         found.messages += [
             ShownMessage(type=mail.type, data=mail.data, sent_at_us=message.sent_at_us, id=mail.id, source=mail.source)
             for mail in message.mails
@@ -130,7 +130,7 @@ def _add(found: Inspection, item: Item) -> None:
     elif sort.startswith(TASK_BEGIN):
         found.tasks.append(_shown_task(item, found.now_us))
     elif sort.startswith(DEAD_BEGIN):
-        found.dead_letters.append(dead_letter_of(item))
+        found.dead_letters.append(dead_letter_of(item, rt))
 
 
 def _shown_task(item: Item, now_us: int) -> ShownTask:

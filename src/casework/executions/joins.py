@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from casework.executions.mailbox import Mail
+from casework.executions.mailbox import Mail, mail_sort, put_message
 from casework.executions.runtime import Runtime
 from casework.executions.state import MAX_ID_BYTES, Data, Invoke, Parent, State, encode_data
 from casework.kernel.conditions import absent
@@ -107,6 +107,40 @@ class Fan(msgspec.Struct):
         ]  # fmt: skip
 
 
+class Recall(msgspec.Struct):
+    """The children of one invocation that are to end before they have reported; a large one is spilled as this."""
+
+    parent: str
+    invoke: str
+    stay: int
+    born_us: int
+    total: int
+    seen: str
+    """Those that have reported, as in :class:`~casework.executions.state.Invoke`."""
+    version: int = 0
+    """Of the parent's state, for the keys of its messages."""
+
+    def ordinals(self) -> list[int]:
+        """The children that are told."""
+        return list(unreported(Invoke(self.stay, total=self.total, seen=self.seen)))
+
+    def target(self, ordinal: int) -> str:
+        """The id of one of them."""
+        return child_id(self.parent, self.invoke, self.stay, ordinal, self.born_us)
+
+    def mail(self) -> Mail:
+        """What they are told."""
+        return Mail("cancel", None, "", self.parent, kind="cancel")
+
+    def puts(self, rt: Runtime, begin: int, end: int, now_us: int) -> list[Put]:
+        """The messages from position ``begin`` to before ``end``."""
+        sort = mail_sort(now_us, self.parent, self.version)
+        return [
+            put_message(self.target(ordinal), sort, [self.mail()], rt.options.buckets, sent_at_us=now_us, rt=rt)
+            for ordinal in self.ordinals()[begin:end]
+        ]
+
+
 def plan_children(effect: chart.StartChildren, machine: Machine, parent: State) -> tuple[Invoke, Fan]:
     """What the parent remembers about an invocation of children, and the children."""
     total = len(effect.inputs)
@@ -151,7 +185,7 @@ def _keep(waiting: Invoke, ordinal: int, value: Any) -> None:
     """Keep a child's result, unless the results of all outgrow the state."""
     if not waiting.inline:
         return
-    waiting.bytes += len(msgspec.json.encode(value))
+    waiting.bytes += len(msgspec.json.encode(value)) + len(str(ordinal)) + 4
     if waiting.bytes > MAX_INLINE_RESULTS_BYTES:
         waiting.results = {}
         waiting.inline = False

@@ -13,7 +13,7 @@ import msgspec
 from casework.errors import CorruptItem, Misuse
 from casework.executions.cursors import Place, read_place, write_place
 from casework.executions.deliver import Execution, view
-from casework.executions.mailbox import DEAD_BEGIN, DEAD_END, Mail
+from casework.executions.mailbox import DEAD_BEGIN, DEAD_END, mails_of
 from casework.executions.runtime import Runtime
 from casework.executions.state import STATE, STATUSES, state_of
 from casework.kernel.items import Item
@@ -115,7 +115,7 @@ def list_dead_letters(rt: Runtime, *, limit: int = 100, cursor: str | None = Non
         room = limit - len(found.items)
         page = yield from query(EXECUTIONS, f"dead/{place.partition}", index="listing", limit=room, after=place.inner)
         items = yield from get_many([EXECUTIONS.key(str(item["id"]), str(item["sort"])) for item in page.items])
-        found.items += [dead_letter_of(item) for item in items if item is not None]
+        found.items += [dead_letter_of(item, rt) for item in items if item is not None]
         place = Place(place.binding, place.partition + (page.next is None), page.next)
         if len(found.items) >= limit or page.next is not None:
             break
@@ -123,17 +123,17 @@ def list_dead_letters(rt: Runtime, *, limit: int = 100, cursor: str | None = Non
     return found
 
 
-def dead_letters_of(id: str) -> Program[list[DeadLetter]]:
+def dead_letters_of(id: str, rt: Runtime | None = None) -> Program[list[DeadLetter]]:
     """The dead letters of one execution, oldest first."""
     items = yield from query_all(EXECUTIONS, id, low=DEAD_BEGIN, high=DEAD_END)
-    return [dead_letter_of(item) for item in items]
+    return [dead_letter_of(item, rt) for item in items]
 
 
-def dead_letter_of(item: Item) -> DeadLetter:
+def dead_letter_of(item: Item, rt: Runtime | None = None) -> DeadLetter:
     """The dead letter in ``item``; its events are shown as far as they can be read."""
     try:
-        mails = msgspec.json.decode(str(item["mails"]), type=list[Mail])
+        mails = mails_of(item, rt)
         events = [{"type": mail.type, "data": mail.data, "id": mail.id, "source": mail.source} for mail in mails]
-    except msgspec.DecodeError:
+    except (CorruptItem, msgspec.DecodeError):
         events = [{"unreadable": str(item["mails"])[:200]}]
     return DeadLetter(str(item["id"]), str(item["reason"]), int(str(item["sort"])[2:19]), events)

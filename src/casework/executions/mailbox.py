@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from casework.errors import CorruptItem
+from casework.executions.runtime import Runtime
 from casework.kernel.items import Item, Key, Put
 from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
 
@@ -72,19 +73,27 @@ def mail_sort(sent_at_us: int, source: str, n: int) -> str:
 
 
 def message_item(
-    target: str, sort: str, mails: Sequence[Mail], buckets: int, *, sent_at_us: int, now_us: int, priority: int = 0
+    target: str,
+    sort: str,
+    mails: Sequence[Mail],
+    buckets: int,
+    *,
+    sent_at_us: int,
+    now_us: int | None = None,
+    priority: int = 0,
+    rt: Runtime | None = None,
 ) -> Item:
     """The item of a message: in the ``pending`` index as due now, less its priority's head start.
 
-    Its send time may be a little later, since a sender's send times ascend.
+    Its send time may be a little later, since a sender's send times ascend. ``rt`` has the codec for what it holds.
     """
     item: Item = {
         "id": target,
         "sort": sort,
         "format": FORMAT,
-        "mails": _encode(mails).decode(),
+        "mails": _encoded(mails, rt),
         "pending": f"work/{bucket_of(target, buckets)}",
-        "rank_us": min(sent_at_us, now_us) - priority * PRIORITY_HEAD_START_US,
+        "rank_us": (sent_at_us if now_us is None else min(sent_at_us, now_us)) - priority * PRIORITY_HEAD_START_US,
     }
     if priority:
         item["priority"] = priority
@@ -92,14 +101,33 @@ def message_item(
 
 
 def put_message(
-    target: str, sort: str, mails: Sequence[Mail], buckets: int, *, sent_at_us: int, now_us: int, priority: int = 0
+    target: str,
+    sort: str,
+    mails: Sequence[Mail],
+    buckets: int,
+    *,
+    sent_at_us: int,
+    now_us: int | None = None,
+    priority: int = 0,
+    rt: Runtime | None = None,
 ) -> Put:
     """The write that sends a message."""
-    item = message_item(target, sort, mails, buckets, sent_at_us=sent_at_us, now_us=now_us, priority=priority)
+    item = message_item(target, sort, mails, buckets, sent_at_us=sent_at_us, now_us=now_us, priority=priority, rt=rt)
     return Put(EXECUTIONS, item)
 
 
-def message_of(item: Mapping[str, Any]) -> Message:
+def _encoded(mails: Sequence[Mail], rt: Runtime | None) -> str:
+    text = _encode(mails).decode()
+    return text if rt is None else rt.encode(text)
+
+
+def mails_of(item: Mapping[str, Any], rt: Runtime | None = None) -> list[Mail]:
+    """What a message or a dead letter holds. Raises CorruptItem, KeyError, msgspec.DecodeError."""
+    text = str(item["mails"])
+    return _decode_mails(text if rt is None else rt.decode(text))
+
+
+def message_of(item: Mapping[str, Any], rt: Runtime | None = None) -> Message:
     """The message in ``item``; CorruptItem, NewerFormat when it cannot be read."""
     sort = item["sort"]
     check_format(item, f"message {sort!r} of execution {item['id']!r}")
@@ -107,7 +135,7 @@ def message_of(item: Mapping[str, Any]) -> Message:
         return Message(
             Key(EXECUTIONS, item["id"], sort),
             int(sort[2:19]),
-            _decode_mails(item["mails"]),
+            mails_of(item, rt),
             item.get("rank_us", 0),
             item.get("priority", 0),
         )
@@ -115,12 +143,14 @@ def message_of(item: Mapping[str, Any]) -> Message:
         raise CorruptItem(f"message {sort!r} of execution {item['id']!r} cannot be read: {error}") from None
 
 
-def dead_letter(id: str, at_us: int, n: str, reason: str, mails: Sequence[Mail], buckets: int) -> Put:
+def dead_letter(
+    id: str, at_us: int, n: str, reason: str, mails: Sequence[Mail], buckets: int, rt: Runtime | None = None
+) -> Put:
     """The write that keeps mails nobody can take, with the reason, for ``DEAD_LETTER_DAYS``."""
-    text = _encode(mails).decode()
+    text = _encoded(mails, rt)
     if len(text) > MAX_DEAD_BYTES:
         reason += "; its payload is too large to be kept beside this reason"
-        text = _encode([msgspec.structs.replace(mail, data=None) for mail in mails]).decode()
+        text = _encoded([msgspec.structs.replace(mail, data=None) for mail in mails], rt)
     item: Item = {
         "id": id,
         "sort": f"l/{at_us:017d}/{n}",

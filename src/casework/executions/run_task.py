@@ -130,10 +130,7 @@ def run_task(runner: TaskRunner) -> Program[None]:
         function = find_function(rt, task)
         kwargs = keyword_arguments(rt, task)
     except (Parked, CorruptItem) as reason:
-        rank_us = task.lease_until_us
-        yield from release_task(task)
-        moment = yield from now()
-        yield from park_task(task.place, str(reason), rank_us, moment)
+        yield from park_task(task, str(reason))
         return
     handle = yield from spawn(call_blocking(function, runner.context, **kwargs), f"function {task.src}")
     failure = yield from _watch(runner, handle)

@@ -51,8 +51,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse repeated event ids for so long, at the price of a mark per event; 0: the last 32 ids only."""
     batch_max: int = 64
     """At most so many events of one execution go into one commit."""
-    microsteps_max: int = 1000
-    """Bound on what one event may set off inside a chart."""
+    spill_above: int = 60
+    """More messages, tasks and children than this in one commit are recorded in it and performed afterwards. The next
+    commit may have to check the messages that one commit sent, and must still have room for what it takes itself."""
+    spill_part: int = 90
+    """So many of them are performed in one transaction; the rest of it is for the state and the spilled item."""
     publish: Mapping[str, Publish] = {}
     """By the machine's name: what its executions publish to a stream."""
 
@@ -118,6 +121,14 @@ class Runtime:
     def encode(self, text: str) -> str:
         """What to store for a text of the user's."""
         return text if self.codec is None else self.codec.encode(text)
+
+    def encode_value(self, value: Any) -> Any:
+        """What to store for a value of the user's inside a JSON text that is not encoded as a whole."""
+        return value if self.codec is None else self.codec.encode(msgspec.json.encode(value).decode())
+
+    def decode_value(self, value: Any) -> Any:
+        """The value that was given to ``encode_value``."""
+        return value if self.codec is None else msgspec.json.decode(self.decode(value))
 
     def decode(self, text: str) -> str:
         """The text of the user's that was stored."""

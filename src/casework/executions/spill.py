@@ -14,35 +14,31 @@ from typing import Any
 import msgspec
 
 from casework.errors import ConditionFailed, Contention, CorruptItem, ItemTooLarge
-from casework.executions.joins import Fan
+from casework.executions.joins import Fan, Recall
 from casework.executions.runtime import Runtime
 from casework.executions.state import State
-from casework.kernel.conditions import Absent, absent
-from casework.kernel.items import AnyWrite, Delete, Item, Key, Put
+from casework.kernel.conditions import Absent, absent, equals
+from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put
 from casework.kernel.limits import MAX_TRANSACTION_WRITES, check_write
 from casework.kernel.programs import Program, get, now, transact
 from casework.kernel.schema import EXECUTIONS, FORMAT, check_format
-
-SEND_MAX = 60
-"""More messages, tasks and children than this in one commit are spilled. The next commit may have to check the
-messages that one commit sent (see ``change``), and must still have room for what it takes itself."""
-
-PART_WRITES = 90
-"""Writes of one drain; the rest of its transaction is for the state and the spilled item."""
 
 ITEM_BYTES = 250_000
 DIRECT_BYTES = 3_000_000
 
 
 class Spilled(msgspec.Struct, omit_defaults=True):
-    """What an ``x/`` item holds: writes as (verb, item), or a fan-out of children."""
+    """What an ``x/`` item holds: writes as (verb, item), a fan-out of children, or the children to recall."""
 
     writes: list[tuple[str, dict[str, Any]]] = []
     fan: Fan | None = None
+    recall: Recall | None = None
 
     @property
     def length(self) -> int:
         """How many writes it amounts to."""
+        if self.recall is not None:
+            return len(self.recall.ordinals())
         return len(self.fan.inputs) if self.fan is not None else len(self.writes)
 
 
@@ -65,29 +61,33 @@ def spill_sort(version: int, n: int) -> str:
     return f"x/{version:012d}/{n:06d}"
 
 
-def fits(with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite], fans: Sequence[Fan]) -> bool:
+def fits(rt: Runtime, with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite], fans: Sequence[Fan | Recall]) -> bool:
     """Whether all of it goes into one transaction with the state."""
-    if fans or len(caused) > SEND_MAX or len(with_it) + len(caused) >= MAX_TRANSACTION_WRITES:
+    if fans or len(caused) > rt.options.spill_above or len(with_it) + len(caused) >= MAX_TRANSACTION_WRITES:
         return False
     return len(caused) < 8 or sum(check_write(write) for write in caused) < DIRECT_BYTES
 
 
-def spill_writes(rt: Runtime, state: State, caused: Sequence[AnyWrite], fans: Sequence[Fan]) -> list[AnyWrite]:
-    """The writes that record ``caused`` and ``fans``; notes them in ``state``."""
+def spill_writes(
+    rt: Runtime, state: State, caused: Sequence[AnyWrite], fans: Sequence[Fan], recalls: Sequence[Recall]
+) -> list[AnyWrite]:
+    """The writes that record all of these; notes them in ``state``."""
     parts: list[Spilled] = []
     size = ITEM_BYTES
     for write in caused:
-        if not isinstance(write, Put):
-            raise TypeError(f"only puts are spilled, not {write!r}")
-        verb = "start" if isinstance(write.when, Absent) else "put"
+        if not isinstance(write, Put | Delete):
+            raise TypeError(f"only puts and deletes are spilled, not {write!r}")
+        item = dict(write.item) if isinstance(write, Put) else {"id": write.key.partition, "sort": write.key.sort}
+        verb = "delete" if isinstance(write, Delete) else "start" if isinstance(write.when, Absent) else "put"
         weight = check_write(write)
         if size + weight > ITEM_BYTES:
             parts.append(Spilled([]))
             size = 0
-        parts[-1].writes.append((verb, dict(write.item)))
+        parts[-1].writes.append((verb, item))
         size += weight
     for fan in fans:
         parts += _split_fan(fan)
+    parts += [Spilled(recall=recall) for recall in recalls]
     state.spill = _encode(Note(state.version, 0, len(parts))).decode()
     return [
         Put(
@@ -137,13 +137,15 @@ def drain(rt: Runtime, state: State) -> Program[State]:
         spilled = _spilled_of(rt, state, sort, item)
         moment = yield from now()
         writes = _part(rt, spilled, note.offset, moment.middle_us)
-        new, removed = _moved_on(state, note, spilled, moment.middle_us)
+        new, removed = _moved_on(state, note, spilled, rt.options.spill_part, moment.middle_us)
         yield from _perform(rt, state, new, writes, [Delete(Key(EXECUTIONS, state.id, sort))] if removed else [])
         state = new
     return state
 
 
-def _perform(rt: Runtime, before: State, after: State, writes: list[Put], deletes: list[Delete]) -> Program[None]:
+def _perform(
+    rt: Runtime, before: State, after: State, writes: Sequence[Put | Delete], deletes: list[Delete]
+) -> Program[None]:
     """One part's transaction. A start that finds something there is left out: it ran before, or was cancelled."""
     put = Put(EXECUTIONS, after.to_item(rt.options.buckets), before.unchanged())
     while True:
@@ -158,10 +160,16 @@ def _perform(rt: Runtime, before: State, after: State, writes: list[Put], delete
 
 
 def _missing(state: State, sort: str) -> Program[None]:
-    """Raise for a spilled item that is not there: another drain performed it, or it was lost."""
-    current = yield from get(state.key)
-    if current is None or current["version"] != state.version:
-        raise Contention(f"execution {state.id!r}: another drain went ahead")
+    """Raise for a spilled item that is not there: not visible yet, performed by another drain, or lost.
+
+    The note can become visible before the item that it names, since a transaction's items need not appear at one
+    instant. Checking the item tells: while its transaction is under way the check conflicts with it.
+    """
+    checks = [Check(Key(EXECUTIONS, state.id, sort), absent()), Check(state.key, equals("version", state.version))]
+    try:
+        yield from transact(checks)
+    except ConditionFailed:
+        raise Contention(f"execution {state.id!r}: another drain went ahead") from None
     raise CorruptItem(
         f"spilled item {sort!r} of execution {state.id!r} is missing, though the state notes it; "
         "restore it from a backup, or purge the execution"
@@ -178,20 +186,24 @@ def _spilled_of(rt: Runtime, state: State, sort: str, item: Item | None) -> Spil
         raise CorruptItem(f"{where} cannot be read: {error}") from None
 
 
-def _part(rt: Runtime, spilled: Spilled, offset: int, now_us: int) -> list[Put]:
+def _part(rt: Runtime, spilled: Spilled, offset: int, now_us: int) -> Sequence[Put | Delete]:
+    if spilled.recall is not None:
+        return spilled.recall.puts(rt, offset, offset + rt.options.spill_part, now_us)
     if spilled.fan is not None:
-        return [start.put(rt, now_us) for start in spilled.fan.starts(offset, offset + PART_WRITES)]
+        return [start.put(rt, now_us) for start in spilled.fan.starts(offset, offset + rt.options.spill_part)]
     return [
-        Put(EXECUTIONS, item, absent() if verb == "start" else None)
-        for verb, item in spilled.writes[offset : offset + PART_WRITES]
+        Delete(EXECUTIONS.key_of(item))
+        if verb == "delete"
+        else Put(EXECUTIONS, item, absent() if verb == "start" else None)
+        for verb, item in spilled.writes[offset : offset + rt.options.spill_part]
     ]
 
 
-def _moved_on(state: State, note: Note, spilled: Spilled, now_us: int) -> tuple[State, bool]:
+def _moved_on(state: State, note: Note, spilled: Spilled, part: int, now_us: int) -> tuple[State, bool]:
     """The state after one part, and whether that part was the last of its item."""
     new = msgspec.structs.replace(state, version=state.version + 1, updated_at_us=now_us)
-    if note.offset + PART_WRITES < spilled.length:
-        new.spill = _encode(Note(note.version, note.n, note.total, note.offset + PART_WRITES)).decode()
+    if note.offset + part < spilled.length:
+        new.spill = _encode(Note(note.version, note.n, note.total, note.offset + part)).decode()
         return new, False
     done = note.n + 1 >= note.total
     new.spill = "" if done else _encode(Note(note.version, note.n + 1, note.total)).decode()

@@ -72,7 +72,7 @@ class Invoke(msgspec.Struct, omit_defaults=True):
     results: dict[str, Any] = {}
     """Results by ordinal, while they fit ``MAX_INLINE_RESULTS_BYTES``."""
     bytes: int = 0
-    """Size of ``results`` as JSON."""
+    """Size of ``results`` as JSON, ordinals included."""
     inline: bool = True
     """False when the results outgrew the state; they are read from the children then."""
 

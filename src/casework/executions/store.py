@@ -54,6 +54,13 @@ class Shared(msgspec.Struct):
     trace_max: int = 200
     statuses: set[str] = msgspec.field(default_factory=lambda: set(STATUSES))
     """Statuses known to be registered."""
+    born_us: int = 0
+    """The last time at which an execution was created here."""
+
+    def birth_us(self, now_us: int) -> int:
+        """When an execution is created: no two have one time, since it tells the lives of an id apart."""
+        self.born_us = max(now_us, self.born_us + 1)
+        return self.born_us
 
 
 def _lost_again(lost: int, what: str) -> Program[int]:
@@ -117,10 +124,12 @@ def list_executions(
         limit: at most so many items, 1 to 1000.
         cursor: ``next_cursor`` of the page before, with the same filters.
     """  # fmt: skip
-    statuses = yield from _wanted(shared, status)
+    asked = None if status is None else _names(status)
+    place = read_place(cursor, [asked, machine, roots_only, parent], limit)
+    # Without a filter the first page says which statuses there are; the cursor keeps them.
+    statuses = asked if asked is not None else place.names or (yield from _all_statuses(shared))
     partitions = [f"{name}/{bucket}" for name in statuses for bucket in range(shared.buckets)]
     low, high = (None, None) if machine is None else (f"{machine}/", f"{machine}0")
-    place = read_place(cursor, [sorted(statuses), machine, roots_only, parent], limit)
     page = Page([], None)
     walked = 0
     while place.partition < len(partitions):
@@ -139,18 +148,20 @@ def list_executions(
             and (parent is None or state.get("parent_id") == parent)
         ]
         walked += 1
-        place = Place(place.binding, place.partition + (found.next is None), found.next)
+        names = [] if asked is not None else statuses
+        place = Place(place.binding, place.partition + (found.next is None), found.next, names)
         if len(page.items) >= limit or walked >= 64:
             break
     page.next_cursor = write_place(place) if place.partition < len(partitions) else None
     return page
 
 
-def _wanted(shared: Shared, status: str | Iterable[str] | None) -> Program[list[str]]:
-    if isinstance(status, str):
-        return [status]
-    if status is not None:
-        return sorted({str(getattr(each, "value", each)) for each in status})
+def _names(status: str | Iterable[str]) -> list[str]:
+    given = [status] if isinstance(status, str) else status
+    return sorted({str(getattr(each, "value", each)) for each in given})
+
+
+def _all_statuses(shared: Shared) -> Program[list[str]]:
     registered = yield from query_all(REGISTRY, STATUS_NAMES)
     shared.statuses |= {str(item["name"]) for item in registered}
     return sorted(shared.statuses)
@@ -193,10 +204,11 @@ def commit(
     yield from _register_status(shared, exe.status)
     if exe.version and exe.known_timers is None:
         _take_over(exe, (yield from get(exe.key)))
+    writer = yield from token()
     lost = 0
     while True:
         moment = yield from now()
-        plan = _Plan(shared, exe, emits, processed_event_id, spawns, timers, trace, also, moment.middle_us)
+        plan = _Plan(shared, exe, emits, processed_event_id, spawns, timers, trace, also, moment.middle_us, writer)
         try:
             yield from transact(plan.writes)
             break
@@ -241,7 +253,7 @@ class _Plan:
     def __init__(
         self, shared: Shared, exe: StoredExecution, emits: Sequence[tuple[str | None, str]], event_id: str | None,
         spawns: Sequence[tuple[str, str, str]], timers: Sequence[TimerOp], trace: Mapping[str, Any] | None,
-        also: Sequence[AnyWrite], now_us: int,
+        also: Sequence[AnyWrite], now_us: int, writer: str,
     ) -> None:  # fmt: skip
         self.exe = exe
         self.event_id = event_id
@@ -249,9 +261,9 @@ class _Plan:
         self.asks_timers = bool(timers)
         known = exe.known_timers or ""
         self.timers_text = items.timers_after(known, timers) if timers else known
-        self.at_us = max(now_us, exe.last_commit_us + 1)
+        self.at_us = max(now_us, exe.last_commit_us + 1) if exe.version else shared.birth_us(now_us)
         version = exe.version + 1
-        self.writer = f"{exe.id}/{version}/{self.at_us}"
+        self.writer = writer
         self.trace_n, self.trace_low = exe.trace_n, exe.trace_low
         self.recent_ids = exe.recent_ids
         if event_id is not None:
@@ -287,7 +299,7 @@ class _Plan:
         }
         if exe.parent_id is not None:
             attributes["parent_id"] = exe.parent_id
-        if self.trace_n:
+        if self.trace_n != exe.trace_n:  # else somebody may have added to it: leave it alone
             attributes |= {"trace_n": self.trace_n, "trace_low": self.trace_low}
         if self.recent_ids:
             attributes["recent_ids"] = self.recent_ids
@@ -302,6 +314,8 @@ class _Plan:
         if exe.version == 0:
             return Put(EXECUTIONS, {"id": exe.id, "sort": STATE, **attributes}, absent())
         condition = equals("version", exe.version)
+        if exe.created_at_us:  # the id may have been purged and used again
+            condition = all_of(condition, equals("created_at_us", exe.created_at_us))
         if self.asks_timers:
             condition = all_of(condition, _same("timers", exe.known_timers))
         if self.trace_n != exe.trace_n:
@@ -317,13 +331,20 @@ class _Plan:
         exe.created_at_us, exe.updated_at_us = exe.created_at_us or self.at_us, self.at_us
         exe.known_timers = self.timers_text
 
+    def _is_same(self, found: Mapping[str, Any]) -> bool:
+        """Whether the state that refused is the one that was loaded, but for what moves without its version."""
+        exe = self.exe
+        if not exe.version or found["version"] != exe.version or found["status"] == "purging":
+            return False
+        return not exe.created_at_us or found.get("created_at_us") == exe.created_at_us
+
     def settle_refusal(self, refused: ConditionFailed) -> Mapping[str, Any]:
         """The stored state to plan with again, when only its timers or trace moved; else raise what it means."""
         refusals = refused.refusals
         if refusals[0] is not None:
             found = refusals[0].item
             version = None if found is None else int(found["version"])
-            if self.exe.version and version == self.exe.version and found is not None and found["status"] != "purging":
+            if found is not None and self._is_same(found):
                 return found
             raise StoreConflict(self.exe.id, self.exe.version, version) from None
         if self.event_id is not None and refusals[1] is not None:
@@ -412,7 +433,7 @@ def due_timers(shared: Shared, at_s: float) -> Program[list[tuple[str, str, floa
     due = [
         (timer.due_us, str(state["id"]), timer.name)
         for state in states
-        if state is not None
+        if state is not None and state["status"] != "purging"
         for timer in decode_timers(str(state.get("timers", "")))
         if timer.due_us <= at_us
     ]
@@ -480,8 +501,7 @@ def purge(shared: Shared, id: str, version: int) -> Program[bool]:
     """
     state = yield from get(EXECUTIONS.key(id, STATE))
     if state is None:
-        yield from _delete_rest(id)
-        return False
+        return False  # what stands here was sent to an execution that is to come
     check_format(state, f"the state of execution {id!r}")
     if state["status"] != "purging":
         if state["version"] != version:

@@ -147,9 +147,9 @@ def timers_after(text: str, ops: Sequence[TimerOp]) -> str:
 # --- emits and spawns -------------------------------------------------------------------------------------------------
 
 
-def make_seq(at_us: int, version: int, first: int, position: int, total: int, key: Key) -> str:
-    """Where an entry is, as sortable text."""
-    head = f"{at_us:017d}.{version:010d}.{first + position:05d}"
+def make_seq(at_us: int, version: int, n: int, position: int, total: int, key: Key) -> str:
+    """Where an entry is, as sortable text: ``n`` is its number among all that its commit caused."""
+    head = f"{at_us:017d}.{version:010d}.{n:05d}"
     place = msgspec.json.encode([key.partition, key.sort, position, total])
     return f"{head}.{base64.urlsafe_b64encode(place).decode().rstrip('=')}"
 
@@ -187,7 +187,7 @@ def outgoing(
             puts.append(put)
             if place.startswith(OUT):
                 for position, (n, _) in enumerate(chunk):
-                    seqs[n] = make_seq(at_us, version, chunk[0][0], position, len(chunk), put.key)
+                    seqs[n] = make_seq(at_us, version, n, position, len(chunk), put.key)
     if len(puts) > room:
         raise ItemTooLarge(
             f"execution {exe.id!r}: a commit with emits to {len(by_place)} targets does not fit one transaction "
@@ -212,7 +212,7 @@ def _chunks(entries: list[tuple[int, Any]]) -> list[list[tuple[int, Any]]]:
 def _outgoing_item(
     exe: StoredExecution, version: int, at_us: int, n: int, kind: str, chunk: list[tuple[int, Any]], buckets: int
 ) -> Put:
-    first, body = chunk[0]
+    _, body = chunk[0]
     partition = (body[0] or exe.id) if kind == OUT else exe.id
     letter = "o" if kind == OUT else "n"
     item: Item = {
@@ -221,8 +221,7 @@ def _outgoing_item(
         "format": FORMAT,
         "at_us": at_us,
         "version": version,
-        "first": first,
-        "entries": msgspec.json.encode([entry for _, entry in chunk]).decode(),
+        "entries": msgspec.json.encode([[n, *entry] for n, entry in chunk]).decode(),
         "source": exe.id,
         "pending": f"{kind}/{bucket_of(partition, buckets)}",
         "rank_us": at_us,
@@ -238,7 +237,7 @@ def _entries(item: Mapping[str, Any]) -> list[tuple[str, Any]]:
         acked = _acked(item)
         key = Key(EXECUTIONS, item["id"], item["sort"])
         return [
-            (make_seq(item["at_us"], item["version"], item["first"], position, len(bodies), key), body)
+            (make_seq(item["at_us"], item["version"], body[0], position, len(bodies), key), body[1:])
             for position, body in enumerate(bodies)
             if position not in acked
         ]

@@ -34,13 +34,14 @@ class TaskRetry(msgspec.Struct, frozen=True):
     initial_us: int = 1_000_000
     factor: float = 2.0
     max_us: int = 300_000_000
-    jitter: float = 0.5
-    """Share of the pause that is random."""
+    jitter: bool | float = True
+    """Whether a part of the pause is random, half of it; a number says which share."""
 
     def pause_us(self, attempt: int, dice: str) -> int:
         """Microseconds to wait after failed attempt number ``attempt``; ``dice`` is a fresh token."""
         full = min(self.max_us, self.initial_us * self.factor ** min(attempt - 1, 60))
-        return int(full * (1 - self.jitter * fraction(dice)))
+        share = self.jitter if type(self.jitter) is float else 0.5 * self.jitter
+        return int(full * (1 - share * fraction(dice)))
 
 
 class TaskOptions(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -8,21 +8,26 @@ same for all attempts.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
 
-from casework.errors import ConditionFailed, CorruptItem, NotJson, OutcomeUnknown, TaskNotClaimed
+from casework.errors import ConditionFailed, CorruptItem, ItemTooLarge, NotJson, OutcomeUnknown, TaskNotClaimed
 from casework.executions.mailbox import Mail, mail_sort, put_message
 from casework.executions.runtime import Runtime
 from casework.executions.task_items import DEFAULT_LEASE_S, Task, read_public_token, task_of
 from casework.kernel.conditions import Condition, absent, all_of, equals
 from casework.kernel.effects import Instant
-from casework.kernel.items import Delete, Key, Update
+from casework.kernel.items import Delete, Item, Key, Update
 from casework.kernel.programs import Program, get, now, token, transact, write
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import check_json
 from casework.statechart import snapshot as chart
+
+log = logging.getLogger("casework.worker")
+
+PARK_FIRST_US, PARK_MAX_US = 60_000_000, 3_600_000_000
 
 MAX_RESULT_BYTES = 350_000
 """A task's result or error is stored in one message; more than this is a final error."""
@@ -34,14 +39,19 @@ EXTERNAL_LEASE_S = 30 * 86_400.0
 def claim_task(rt: Runtime, place: Key, *, lease_s: float = DEFAULT_LEASE_S) -> Program[Task | None]:
     """Claim the task at ``place`` if it is due; None when it is not there, not due, or somebody else was first.
 
-    Raises CorruptItem and NewerFormat when it cannot be read.
+    One that cannot be read is put off.
     """
     item = yield from get(place)
     if item is None or "pending" not in item:
         return None
-    task = task_of(item)
     moment = yield from now()
     if int(item["rank_us"]) > moment.earliest_us:
+        return None
+    try:
+        task = task_of(item)
+    except CorruptItem as error:
+        log.warning("%s", error)
+        yield from _park_unreadable(item, str(error), moment)
         return None
     fresh = yield from token()
     lease_us = int(lease_s * 1e6)
@@ -147,7 +157,7 @@ def _end_task(rt: Runtime, task: Task, event: chart.Event) -> Program[bool]:
     mail = Mail(event.type, event.data, "", task.name, event.stay, event.invoke, kind="result")
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, task.token or task.name, task.stay)
-    put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us)
+    put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, rt=rt)
     try:
         yield from transact([Delete(task.place, equals("token", task.token)), put])
         return True
@@ -216,8 +226,13 @@ def _claimed(public: str) -> Program[Task]:
 
 
 def complete_from_outside(rt: Runtime, public: str, result: Any) -> Program[None]:
-    """Finish a task by its token. Raises TaskNotClaimed, NotJson, Misuse."""
+    """Finish a task by its token. Raises TaskNotClaimed, NotJson, ItemTooLarge, Misuse."""
     check_json(result, "result")
+    size = len(msgspec.json.encode(result))
+    if size > MAX_RESULT_BYTES:
+        raise ItemTooLarge(
+            f"the result has {size:,} bytes, the limit is {MAX_RESULT_BYTES:,}; complete with a reference"
+        )
     task = yield from _claimed(public)
     if not (yield from finish_task(rt, task, result)):
         raise TaskNotClaimed("the task was completed or given to another attempt just now")
@@ -238,19 +253,26 @@ def task_input(rt: Runtime, task: Task) -> Any:
         raise CorruptItem(f"the input of task {task.key!r} cannot be read: {error}") from None
 
 
-def park_task(place: Key, reason: str, rank_us: int, moment: Instant) -> Program[None]:
-    """Put off a task that this process cannot run."""
-    item = yield from get(place)
-    if item is None or item.get("rank_us") != rank_us:
+def park_task(task: Task, reason: str) -> Program[None]:
+    """Give back, uncounted and put off, a task that this process cannot run."""
+    item = yield from get(task.place)
+    if item is None or item.get("token") != task.token:
         return
-    times = int(item.get("parked_n", 0)) + 1
-    pause_us = min(3_600_000_000, 60_000_000 * 2 ** min(times - 1, 10))
-    update = Update(
-        EXECUTIONS.key_of(item),
-        {"rank_us": moment.middle_us + pause_us, "parked_n": times, "parked": reason[:500]},
-        when=equals("rank_us", rank_us),
-    )
+    moment = yield from now()
+    yield from _give_back(task, {**_put_off(item, reason, moment), "attempt": task.attempt - 1})
+
+
+def _park_unreadable(item: Item, reason: str, moment: Instant) -> Program[None]:
+    """Put off a task that cannot be read; nothing else of it changes."""
+    update = Update(EXECUTIONS.key_of(item), _put_off(item, reason, moment), when=equals("rank_us", item["rank_us"]))
     try:
         yield from write(update)
     except (ConditionFailed, OutcomeUnknown):
         return
+
+
+def _put_off(item: Item, reason: str, moment: Instant) -> dict[str, Any]:
+    """Attributes that put an item's next look off, longer each time."""
+    times = int(item.get("parked_n", 0)) + 1
+    pause_us = min(PARK_MAX_US, PARK_FIRST_US * 2 ** min(times - 1, 10))
+    return {"rank_us": moment.middle_us + pause_us, "parked_n": times, "parked": reason[:500]}

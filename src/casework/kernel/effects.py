@@ -203,7 +203,7 @@ class Flag:
 
     def __init__(self) -> None:
         self.is_set = False
-        self.listeners: set[Callable[[], None]] = set()
+        self.listeners: dict[Callable[[], None], None] = {}  # a dict: in the order in which they came
 
     def set(self) -> None:
         """Set it, and wake whoever races for it. Safe to call from any thread and from a signal handler."""

@@ -30,6 +30,9 @@ EXECUTIONS = Table(
 MACHINES = Table(name="machines", partition="hash")
 """Definitions by the hash of their content."""
 
+IDEMPOTENCY = Table(name="idempotency", partition="key", sort="part", ttl="expires_at_s")
+"""One partition per key: the record at sort ``0``, and beside it the chunks of a result that is too large for it."""
+
 REGISTRY = Table(name="registry", partition="kind", sort="name", ttl="expires_at_s")
 """Settings made with the tables, the workers' heartbeats, and the names of streams."""
 
@@ -42,7 +45,7 @@ Partitions that begin with ``@`` hold the cursors of consumers and what they par
 STREAM_CLAIMS = Table(name="stream_claims", partition="claim", ttl="expires_at_s")
 """One item for each operation of a stream: its sequence number and a digest of its content."""
 
-TABLES = (EXECUTIONS, MACHINES, REGISTRY, STREAMS, STREAM_CLAIMS)
+TABLES = (EXECUTIONS, MACHINES, IDEMPOTENCY, STREAMS, STREAM_CLAIMS, REGISTRY)
 
 DEFAULT_BUCKETS = 16
 """Buckets of the ``pending`` and ``listing`` indexes, fixed when the tables are made."""

@@ -6,9 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from casework.testing.store_contract import ExecutionStoreContract
     from casework.testing.virtual import TaskCall, VirtualApp
 
 _WHERE = {
+    "ExecutionStoreContract": "casework.testing.store_contract:ExecutionStoreContract",
     "TaskCall": "casework.testing.virtual:TaskCall",
     "VirtualApp": "casework.testing.virtual:VirtualApp",
 }
@@ -22,4 +24,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-__all__ = ["TaskCall", "VirtualApp"]
+__all__ = ["ExecutionStoreContract", "TaskCall", "VirtualApp"]

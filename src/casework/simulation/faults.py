@@ -1,0 +1,42 @@
+"""What goes wrong in a simulated world, and how often."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """Probabilities, each for one occasion. All 0: a store without faults, whose schedule alone is at random."""
+
+    lost: float = 0.0
+    """A plain write's answer is lost, before or after it was applied, and the write is repeated, as an SDK does."""
+    unknown: float = 0.0
+    """A write's outcome stays unknown: applied before, applied later, or never."""
+    throttled: float = 0.0
+    """A request is throttled; nothing was applied."""
+    conflict: float = 0.0
+    """A transaction that meets another one aborts it, too (mutual aborts)."""
+    torn_reads: float = 0.0
+    """A query or a batch of gets sees its first items earlier than its last ones."""
+    index_lag: int = 0
+    """An index entry becomes visible up to so many steps after its item."""
+    crash: float = 0.0
+    """A process dies at a step; it is started again."""
+    pause: float = 0.0
+    """A process stands still for up to ``pause_s_max``, as in a garbage collection or a stopped virtual machine."""
+    pause_s_max: float = 60.0
+    skew_s_max: float = 0.0
+    """The clocks of hosts are off by up to so much; the bound that programs are told holds."""
+    clock_error_s: float = 0.0
+    """The bound on the clock's error that programs are told beside the skew: time known from samples only."""
+    ttl: float = 0.0
+    """An expired item is deleted at a look at it; else never."""
+
+
+NONE = Faults()
+
+ROUGH = Faults(
+    lost=0.03, unknown=0.01, throttled=0.01, conflict=0.3, torn_reads=0.2, index_lag=20, crash=0.003, pause=0.003,
+    skew_s_max=5.0, clock_error_s=0.5, ttl=0.5,
+)  # fmt: skip
+"""Everything at once; the default of ``casework simulate --crashes``."""

@@ -1,0 +1,1 @@
+"""Scenarios: what is run in a simulated world, and what must hold afterwards. Only these import programs."""

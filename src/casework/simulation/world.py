@@ -1,0 +1,449 @@
+"""A simulated world: processes with clocks of their own, programs that interleave at their yields, virtual time.
+
+A :class:`World` is the third driver of programs, beside ``run`` and ``run_async``. Each step, a schedule picks one of
+those who can go on, and carries out the effect that it waits at; between two effects of a program anything may happen.
+Time passes a little with every step, and jumps when everybody sleeps. A process may pause, or die at any yield and be
+started again; what it sent to the store goes on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import inspect
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from casework.errors import Misuse
+from casework.kernel.effects import (
+    All,
+    Call,
+    Cancelled,
+    Effect,
+    Flag,
+    Get,
+    GetMany,
+    Handle,
+    Now,
+    Outcome,
+    Query,
+    Race,
+    RunMany,
+    Signal,
+    Sleep,
+    Spawn,
+    Token,
+    Transact,
+    Write,
+)
+from casework.kernel.items import Table
+from casework.simulation import schedules, store
+from casework.simulation.carrier import Main, Process, Task
+from casework.simulation.choices import Choices
+from casework.simulation.faults import NONE, Faults
+from casework.simulation.timeline import Timeline
+
+START_US = 1_750_000_000_000_000
+STEP_US = 200
+"""Virtual time of one step."""
+
+
+class World:
+    """Everything of one run.
+
+    Args:
+        seed: decides everything that is not decided by ``replay``.
+        tables: of the store.
+        schedule: ``uniform``, ``sticky`` or ``priority``.
+        faults: what goes wrong, and how often.
+        replay: the decisions of an earlier run.
+        choices: decisions from elsewhere, in place of ``seed`` and ``replay``.
+        records: keep a timeline.
+    """
+
+    def __init__(
+        self, seed: int, tables: Sequence[Table], *, schedule: str = "uniform", faults: Faults = NONE,
+        replay: Sequence[int] | None = None, choices: Choices | None = None, records: bool = False,
+    ) -> None:  # fmt: skip
+        self.choices = choices or Choices(seed, replay)
+        self.faults = faults
+        self.store = store.SimulatedStore(tables)
+        self.now_us = START_US
+        self.steps = 0
+        self.history: list[Any] = []
+        self.processes: list[Process] = []
+        self.timeline: Timeline | None = Timeline() if records else None
+        self._schedule = schedules.make(schedule, self.choices)
+        self._ready: list[Any] = []
+        self._sleepers: list[tuple[int, int, Task]] = []
+        self._starts: list[tuple[int, int, Process]] = []
+        self._numbers = 0
+        self._tokens = 0
+
+    def next_number(self) -> int:
+        """A number that nobody had before."""
+        self._numbers += 1
+        return self._numbers
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def process(self, name: str, main: Main, *, may_crash: bool = True) -> Process:
+        """Start a process that runs ``main``, again after each crash."""
+        skew_us = 0
+        if self.faults.skew_s_max:
+            skew_us = int((self.choices.below(2001) - 1000) / 1000 * self.faults.skew_s_max * 1e6)
+        process = Process(self, name, main, skew_us, may_crash=may_crash)
+        self.processes.append(process)
+        self._start(process)
+        return process
+
+    def _start(self, process: Process) -> None:
+        process.is_up = True
+        process.starts_n += 1
+        again = f" (start {process.starts_n})" if process.starts_n > 1 else ""
+        if self.timeline is not None and again:
+            self.timeline.event(self, process.name, "starts again")
+        self.spawn(process, process.main(process), f"main{again}")
+
+    def crash(self, process: Process) -> None:
+        """Kill a process: no program of it takes another step. It is started again after a while."""
+        if self.timeline is not None:
+            self.timeline.event(self, process.name, "is killed")
+        process.is_up = False
+        for task in process.tasks:
+            self._bury(task)
+        process.tasks = []
+        restart_us = self.now_us + 1000 * (1 + self.choices.below(2000))
+        heapq.heappush(self._starts, (restart_us, self.next_number(), process))
+
+    def _bury(self, task: Task) -> None:
+        task.is_dead = True
+        task.wake_number += 1
+        task.flight = None
+        if task in self._ready:
+            self._ready.remove(task)
+        task.program = _DEAD  # a killed process runs no cleanup: its generator is dropped, not closed
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def spawn(self, process: Process, program: Generator[Effect, Any, Any], what: str) -> Task:
+        """Let a process carry a program beside its others."""
+        task = Task(process, program, what, self.next_number())
+        process.tasks.append(task)
+        self._ready.append(task)
+        self.answer(task, None)
+        return task
+
+    def admit(self, actor: Any) -> None:
+        """Let something of the store's own take part."""
+        self._ready.append(actor)
+
+    def retire(self, actor: Any) -> None:
+        """Let something take part no longer."""
+        if actor in self._ready:
+            self._ready.remove(actor)
+
+    def block(self, task: Task) -> None:
+        """Let a task wait until it is answered."""
+        self._ready.remove(task)
+
+    def perform(self, task: Task) -> None:
+        """Carry out the effect that a task waits at."""
+        effect = task.effect
+        _HANDLERS[type(effect)](self, task, effect)
+
+    def answer(self, task: Task, value: Any, error: BaseException | None = None) -> None:
+        """Give a program the answer to its effect, and carry it to the next one that takes a step."""
+        program = task.program
+        if task.flight is None and task.effect is not None and task not in self._ready:
+            self._ready.append(task)
+        if self.timeline is not None and task.effect is not None:
+            self.timeline.answered(self, task, value, error)
+        try:
+            while True:
+                effect = program.send(value) if error is None else program.throw(error)
+                kind = type(effect)
+                error = None
+                if kind is Now:
+                    value = task.process.now()
+                elif kind is Token:
+                    self._tokens += 1
+                    value = f"token-{self._tokens:016d}"
+                elif kind is Signal:
+                    effect.flag.set()  # type: ignore[attr-defined]
+                    value = None
+                elif kind is Spawn:
+                    value = self._spawn(task, effect)  # type: ignore[arg-type]
+                else:
+                    break
+        except StopIteration as stop:
+            self._end(task, Outcome(stop.value))
+            return
+        except (Exception, Cancelled) as raised:  # noqa: BLE001 - handed to whoever waits for the program
+            self._end(task, Outcome(error=raised))
+            return
+        task.effect = effect
+        if kind is Sleep:
+            self._sleep(task, effect.seconds)  # type: ignore[attr-defined]
+        elif kind is Race:
+            self._race(task, effect)  # type: ignore[arg-type]
+        elif kind is RunMany:
+            self._run_many(task, effect)  # type: ignore[arg-type]
+
+    def _end(self, task: Task, outcome: Outcome[Any]) -> None:
+        task.is_dead = True
+        if task in self._ready:
+            self._ready.remove(task)
+        if task in task.process.tasks:
+            task.process.tasks.remove(task)
+        for child in task.children:
+            if not child.is_dead:
+                self.cancel(child)
+        if task.handle is not None:
+            task.handle.outcome = outcome
+            task.handle.wake = None
+            for listener in task.handle.task or ():
+                listener()
+        if task.on_end is not None:
+            task.on_end(outcome)
+        elif outcome.error is not None and task.handle is None:
+            raise ProgramFailed(task, outcome.error)
+
+    def cancel(self, task: Task) -> None:
+        """Raise ``Cancelled`` in a program at the effect that it waits at, once a write under way is answered."""
+        if task.is_dead:
+            return
+        if task.flight is not None:
+            task.is_cancelled = True
+            return
+        task.wake_number += 1
+        task.partial = task.nonce = task.answers = None
+        self.answer(task, None, Cancelled())
+
+    def _spawn(self, parent: Task, effect: Spawn) -> Handle:
+        handle = Handle(effect.name)
+        child = Task(parent.process, effect.program, effect.name or "spawned", self.next_number())
+        child.handle = handle
+        handle.task = []
+        handle.wake = lambda: self.cancel(child)
+        parent.children = [other for other in parent.children if not other.is_dead]
+        parent.children.append(child)
+        parent.process.tasks.append(child)
+        self._ready.append(child)
+        child.effect = Sleep(0)  # its first step is a step of its own
+        return handle
+
+    def _sleep(self, task: Task, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        self._put_off(task, self.now_us + int(seconds * 1e6))
+
+    def _put_off(self, task: Task, due_us: int) -> None:
+        """Let a task go on no sooner than at ``due_us``."""
+        self._ready.remove(task)
+        task.wake_number += 1
+        heapq.heappush(self._sleepers, (due_us, task.number * 1_000_000 + task.wake_number % 1_000_000, task))
+
+    def _race(self, task: Task, effect: Race) -> None:
+        for wait in effect.waits:
+            if (isinstance(wait, Flag) and wait.is_set) or (isinstance(wait, Handle) and wait.done):
+                return  # it goes on at its next step
+        if effect.timeout_s is not None:
+            self._sleep(task, max(effect.timeout_s, 1e-6))
+        else:
+            self._ready.remove(task)
+            task.wake_number += 1
+        number = task.wake_number
+
+        def wake() -> None:
+            if task.wake_number == number and not task.is_dead:
+                task.wake_number += 1
+                self._ready.append(task)
+
+        for wait in effect.waits:
+            if isinstance(wait, Flag):
+                wait.listeners[wake] = None
+            else:
+                wait.task.append(wake)
+        task.partial = wake
+
+    def _run_many(self, task: Task, effect: RunMany) -> None:
+        outcomes: list[Any] = [None] * len(effect.programs)
+        if not outcomes:
+            self.answer(task, [])
+            return
+        left = len(outcomes)
+        self._ready.remove(task)
+        task.wake_number += 1
+
+        def ended(position: int, outcome: Outcome[Any]) -> None:
+            nonlocal left
+            outcomes[position] = outcome
+            left -= 1
+            if not left and not task.is_dead:
+                self._ready.append(task)
+                self.answer(task, outcomes)
+
+        for position, program in enumerate(effect.programs):
+            child = Task(task.process, program, f"{task.what}[{position}]", self.next_number())
+            child.on_end = lambda outcome, position=position: ended(position, outcome)
+            task.children = [other for other in task.children if not other.is_dead]
+            task.children.append(child)
+            task.process.tasks.append(child)
+            self._ready.append(child)
+            child.effect = Sleep(0)
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    def run(self, is_over: Callable[[], bool], *, steps_max: int) -> bool:
+        """Go on until ``is_over`` says so, which is asked now and then; False after ``steps_max`` steps more."""
+        last_step = self.steps + steps_max
+        while self.steps < last_step:
+            if is_over():
+                return True
+            if not self._go_on(min(last_step, self.steps + 64)):
+                return is_over()
+        return is_over()
+
+    def _go_on(self, until: int) -> bool:
+        """Take steps; False when nobody will ever take one again."""
+        ready, pick = self._ready, self._schedule.pick
+        needs_names = self._schedule.needs_names
+        can_fail = self.faults.crash or self.faults.pause
+        while self.steps < until:
+            if not ready or (self._sleepers and self._sleepers[0][0] <= self.now_us) or self._starts:
+                if not self._wake():
+                    return False
+                if not ready:
+                    continue
+            self.steps += 1
+            self.now_us += STEP_US
+            count = len(ready)
+            if count > 1:
+                names = [actor.number for actor in ready] if needs_names else _NO_NAMES
+                position = pick(count, names)
+                actor = ready[position]
+                if position:
+                    ready[position], ready[0] = ready[0], actor
+            else:
+                actor = ready[0]
+            process = actor.process
+            stumbles = process is not None and (process.paused_until_us > self.now_us or can_fail)
+            if stumbles and self._stumbles(process):
+                if process.is_up and not actor.is_dead:
+                    self._put_off(actor, process.paused_until_us)
+                continue
+            actor.step(self)
+        return True
+
+    def _stumbles(self, process: Process) -> bool:
+        """Whether the process stands still, begins to, or dies instead of taking this step."""
+        if process.paused_until_us > self.now_us:
+            return True
+        faults = self.faults
+        if process.may_crash and self.choices.happens(faults.crash):
+            self.crash(process)
+            return True
+        if self.choices.happens(faults.pause):
+            process.paused_until_us = self.now_us + int(faults.pause_s_max * 1e3 * (1 + self.choices.below(1000)))
+            if self.timeline is not None:
+                self.timeline.event(
+                    self, process.name, f"pauses for {(process.paused_until_us - self.now_us) / 1e6:g} s"
+                )
+            return True
+        return False
+
+    def _wake(self) -> bool:
+        """Let those go on whose time has come; when nobody can, let time jump. False: nobody sleeps either."""
+        if not self._ready:
+            times = [queue[0][0] for queue in (self._sleepers, self._starts) if queue]
+            if not times:
+                return False
+            self.now_us = max(self.now_us, min(times))
+        while self._sleepers and self._sleepers[0][0] <= self.now_us:
+            _, number, task = heapq.heappop(self._sleepers)
+            if not task.is_dead and number % 1_000_000 == task.wake_number % 1_000_000:
+                task.wake_number += 1
+                self._ready.append(task)
+        while self._starts and self._starts[0][0] <= self.now_us:
+            _, _, process = heapq.heappop(self._starts)
+            self._start(process)
+        return True
+
+
+class ProgramFailed(Exception):
+    """A process's main program raised: the scenario, or what it tests, is broken."""
+
+    def __init__(self, task: Task, error: BaseException) -> None:
+        self.error = error
+        super().__init__(f"{task!r} raised {type(error).__name__}: {error}")
+        self.__cause__ = error
+
+
+def _dead() -> Generator[Effect, Any, Any]:
+    yield Sleep(0)
+
+
+_DEAD = _dead()
+_NO_NAMES: list[int] = []
+
+
+# --- effects that are not the store's ---------------------------------------------------------------------------------
+
+
+def _do_answer_none(world: World, task: Task, effect: Effect) -> None:
+    world.answer(task, None)
+
+
+def _do_race(world: World, task: Task, effect: Race) -> None:
+    wake, task.partial = task.partial, None
+    for wait in effect.waits:
+        if isinstance(wait, Flag):
+            wait.listeners.pop(wake, None)
+    world.answer(task, None)
+
+
+def _do_call(world: World, task: Task, effect: Call) -> None:
+    try:
+        result = effect.function(*effect.args, **effect.kwargs)
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+    except Exception as error:  # noqa: BLE001 - thrown into the program, as every driver does
+        world.answer(task, None, error)
+        return
+    world.answer(task, result)
+
+
+def _do_all(world: World, task: Task, effect: All) -> None:
+    """Each read at an instant of its own."""
+    answers = task.answers = task.answers or []
+    read = effect.reads[len(answers)] if effect.reads else None
+    if isinstance(read, Get):
+        answers.append(world.store.get(read.key))
+    elif isinstance(read, GetMany):
+        answers.append([world.store.get(key) for key in read.keys])
+    elif isinstance(read, Query):
+        try:
+            answers.append(world.store.query(world, read))
+        except Exception as error:  # noqa: BLE001 - thrown into the program, as every driver does
+            task.answers = None
+            world.answer(task, None, error)
+            return
+    elif read is not None:
+        raise Misuse(f"{read!r:.80} is not a read")
+    if len(answers) == len(effect.reads):
+        task.answers = None
+        world.answer(task, answers)
+
+
+_HANDLERS: dict[type, Callable[[World, Task, Any], None]] = {
+    Get: store.do_get,
+    GetMany: store.do_get_many,
+    Query: store.do_query,
+    Write: store.do_write,
+    Transact: store.do_transact,
+    Sleep: _do_answer_none,
+    Race: _do_race,
+    Call: _do_call,
+    All: _do_all,
+}

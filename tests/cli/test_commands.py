@@ -1,0 +1,188 @@
+"""What the commands do when they are used as they should be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import casework
+from tests.cli.conftest import Shell
+
+READY = casework.Machine.from_dict({
+    "id": "ready", "context": {}, "initial": "end", "states": {"end": {"type": "final", "output": 7}},
+})  # fmt: skip
+
+
+def test_an_order_is_started_sent_to_and_shown(shell: Shell) -> None:
+    assert shell.run("start", "order.yaml", "--id", "o-1", "--input", '{"amount": 5}').stdout == "o-1\n"
+    shell.run("send", "o-1", "Paid", '{"ref": "p"}', "--event-id", "p")
+    seen = shell.json("show", "o-1")
+    assert seen["execution"]["configuration"] == ["open"]
+    assert seen["execution"]["context"] == {"amount": 5, "paid": 0}
+    assert [(message["type"], message["id"], message["data"]) for message in seen["messages"]] == [
+        ("Paid", "p", {"ref": "p"})
+    ]
+    assert [timer["name"] for timer in seen["timers"]] == ["after:0:open"]
+    text = shell.run("show", "o-1").stdout
+    assert "message   Paid" in text and "timer     after:0:open  in 7 d" in text
+
+
+def test_starting_again_changes_nothing_and_other_input_is_refused(shell: Shell) -> None:
+    for _ in range(2):
+        assert shell.run("start", "shop:order", "--id", "o-1").stdout == "o-1\n"
+    assert shell.json("show", "o-1")["execution"]["version"] == 1
+    assert "o-1" in shell.refused("start", "shop:order", "--id", "o-1", "--input", '{"amount": 7}')
+
+
+def test_input_comes_from_a_file_or_stdin_and_a_name_needs_its_place(shell: Shell) -> None:
+    (shell.folder / "in.json").write_text('{"amount": 9}')
+    shell.run("start", "order", "--machine", "shop:both", "--id", "o-1", "--input", "@in.json")
+    assert shell.json("show", "o-1")["execution"]["context"]["amount"] == 9
+    done = subprocess.run(
+        [sys.executable, "-m", "casework", "send", "o-1", "Paid", "@-"],
+        cwd=shell.folder, env=shell.environment(), input='{"n": 1}', capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert shell.json("show", "o-1")["messages"][0]["data"] == {"n": 1}
+
+
+def test_a_waiting_task_is_shown_with_its_key_and_attempts(shell: Shell) -> None:
+    shell.run("start", "shop:order", "--id", "o-1")
+    with casework.open(
+        f"sqlite:///{shell.folder}/casework.db", machines=[casework.Machine.load(shell.folder / "order.yaml")]
+    ) as app:
+        app.handle("o-1", "Ship")
+    task = shell.json("show", "o-1")["tasks"][0]
+    assert (task["src"], task["status"], task["attempt"], task["max_attempts"]) == ("ship", "due", 0, 2)
+    assert task["key"] in shell.run("show", "o-1").stdout
+
+
+def test_listing_goes_page_by_page_in_one_json_document(shell: Shell) -> None:
+    for n in range(3):
+        shell.run("start", "order.yaml", "--id", f"o-{n}")
+    first = shell.json("list", "--limit", "2")
+    second = shell.json("list", "--limit", "2", "--cursor", first["next"])
+    assert sorted(each["id"] for page in (first, second) for each in page["items"]) == ["o-0", "o-1", "o-2"]
+    assert second["next"] is None
+    assert set(first) == {"items", "next", "unreadable"}
+    assert shell.json("list", "--status", "failed")["items"] == []
+    assert shell.run("list", "--machine", "order").stdout.splitlines()[0].split() == [
+        "id", "status", "machine", "in", "changed",
+    ]  # fmt: skip
+
+
+def test_an_execution_is_suspended_resumed_cancelled_and_purged(shell: Shell) -> None:
+    shell.run("start", "order.yaml", "--id", "o-1")
+    assert "suspended" in shell.run("suspend", "o-1").stdout
+    assert "running" in shell.run("resume", "o-1").stdout
+    assert "cancelled" in shell.run("cancel", "o-1").stdout
+    assert "is gone" in shell.run("purge", "o-1").stdout
+    assert "o-1" in shell.refused("show", "o-1")
+
+
+def test_what_is_sent_to_a_terminated_execution_is_listed_as_dead(shell: Shell) -> None:
+    shell.run("start", "order.yaml", "--id", "o-1")
+    assert "cancelled" in shell.run("terminate", "o-1").stdout
+    assert shell.json("list", "--dead") == {"items": [], "next": None}
+    shell.run("send", "o-1", "Paid", '{"n": 1}')
+    order = casework.Machine.load(shell.folder / "order.yaml")
+    order.task(name="ship")(lambda task: None)
+    with casework.open(f"sqlite:///{shell.folder}/casework.db", machines=[order]) as app, app.worker(poll_s=0.01):
+        while app.inspect("o-1").messages:
+            pass
+    letters = shell.json("list", "--dead")["items"]
+    assert [(each["execution_id"], each["events"][0]["data"]) for each in letters] == [("o-1", {"n": 1})]
+    assert "Paid" in shell.run("list", "--dead").stdout
+    assert "dead      Paid" in shell.run("show", "o-1").stdout
+
+
+def test_waiting_ends_with_the_end_and_its_code_says_which(shell: Shell) -> None:
+    shell.run("start", "order.yaml", "--id", "o-1")
+    assert "open" in shell.run("wait", "o-1", "--timeout-s", "0", code=1).stderr
+    shell.run("terminate", "o-1")
+    assert "terminated" in shell.run("wait", "o-1", code=1).stderr
+    with casework.open(f"sqlite:///{shell.folder}/casework.db", machines=[READY]) as app:
+        app.start("ready", id="r-1")
+    assert shell.run("wait", "r-1").stdout == "7\n"
+    assert shell.json("wait", "r-1")["status"] == "done"
+
+
+def test_migrating_takes_the_new_definition_and_refuses_one_that_does_not_fit(shell: Shell) -> None:
+    shell.run("start", "order.yaml", "--id", "o-1")
+    new = (shell.folder / "order.yaml").read_text().replace("Paid:", "PaidTwice: {}\n      Paid:")
+    (shell.folder / "new.yaml").write_text(new)
+    before = shell.json("show", "o-1")["execution"]["machine_hash"]
+    shell.run("migrate", "o-1", "--machine", "new.yaml")
+    assert shell.json("show", "o-1")["execution"]["machine_hash"] != before
+    (shell.folder / "other.yaml").write_text(
+        new.replace("  open:", "  opened:").replace("initial: open", "initial: opened")
+    )
+    assert "open" in shell.refused("migrate", "o-1", "--machine", "other.yaml")
+
+
+def test_a_trace_is_a_timeline(shell: Shell) -> None:
+    url = f"sqlite:///{shell.folder}/casework.db"
+    with casework.open(url, machines=[casework.Machine.load(shell.folder / "order.yaml")], trace_max=50) as app:
+        app.start("order", id="o-1")
+        app.handle("o-1", "Ship")
+        app.terminate("o-1")
+    text = shell.run("trace", "o-1").stdout
+    assert "open -> shipping" in text and "cancelled" in text
+    assert [entry["version"] for entry in shell.json("trace", "o-1")["entries"]] == [1, 2, 3]
+
+
+def test_checking_says_what_is_missing_and_draws(shell: Shell) -> None:
+    assert "fine" in shell.run("check", "order.yaml").stdout
+    assert "fine" in shell.run("check", "shop:both").stdout
+    assert shell.run("check", "order.yaml", "--diagram").stdout.startswith("stateDiagram-v2")
+    (shell.folder / "bare.py").write_text("import casework; order = casework.Machine.load('order.yaml')")
+    done = shell.run("check", "bare:order", code=2)
+    assert "task 'ship'" in done.stderr
+    assert shell.json("check", "order.yaml") == {"ok": True, "machines": ["order"], "problems": []}
+
+
+@pytest.mark.slow
+def test_a_new_machine_runs_as_it_is(shell: Shell) -> None:
+    shell.run("new", "parcel", "--folder", "fresh")
+    fresh = Shell(shell.folder / "fresh")
+    assert {path.name for path in fresh.folder.iterdir()} == {"parcel.yaml", "parcel.py", "test_parcel.py"}
+    fresh.run("check", "parcel.yaml")
+    fresh.run("check", "parcel:machine")
+    fresh.run("start", "parcel:machine", "--id", "1")
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "test_parcel.py"], cwd=fresh.folder, capture_output=True, text=True,
+        env=fresh.environment(), check=False,
+    )  # fmt: skip
+    assert tests.returncode == 0, tests.stdout + tests.stderr
+    assert "nothing was written" in fresh.refused("new", "parcel")
+
+
+def test_the_store_comes_from_the_environment_and_the_option_outranks_it(shell: Shell) -> None:
+    shell.run("start", "order.yaml", "--id", "a", CASEWORK_STORE="sqlite:///one.db")
+    shell.run("start", "order.yaml", "--id", "b", "--store", "sqlite:///two.db", CASEWORK_STORE="sqlite:///one.db")
+    assert [each["id"] for each in shell.json("list", "--store", "sqlite:///one.db")["items"]] == ["a"]
+    assert [each["id"] for each in shell.json("list", "--store", "sqlite:///two.db")["items"]] == ["b"]
+
+
+def test_version_and_help_load_nothing_heavy(shell: Shell) -> None:
+    assert shell.run("--version").stdout == f"casework {casework.__version__}\n"
+    program = (
+        "import sys; sys.argv = ['casework', '--help']\n"
+        "from casework.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 0, end.code\n"
+        "print('LOADED', *{'sqlite3', 'boto3', 'yaml', 'asyncio', 'casework.statechart'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].split() == ["LOADED"]
+
+
+def test_the_template_and_the_policy_are_json(shell: Shell) -> None:
+    template = json.loads(shell.run("dynamodb", "template", "--prefix", "shop").stdout)
+    assert template["Parameters"]["Prefix"]["Default"] == "shop"
+    policy = json.loads(shell.run("dynamodb", "iam", "--prefix", "shop", "--role", "worker").stdout)
+    assert policy["Statement"]
+    assert "role" in shell.refused("dynamodb", "iam", "--role", "king")

@@ -1,0 +1,80 @@
+"""Every planted fault is caught, on seeds that are new each time; what is not mutated survives."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pytest
+
+from casework.simulation.runner import Report, Scenario, explore
+from casework.simulation.scenarios import executions, records
+from tests.simulation.classics import MISTAKES, SOUND
+from tests.simulation.mutations import FAULTS, Fault
+
+SCENARIOS = (*executions.ALL, *records.ALL)
+SEEDS_MAX = 6000
+"""A fault that is not found within so many seeds fails the test; medians stand far below."""
+
+
+class Impatient:
+    """A scenario that is stuck earlier: a fault that stops everything is seen sooner. The sound one still ends."""
+
+    def __new__(cls, scenario: type[Scenario]) -> Any:
+        return type(scenario.__name__, (scenario,), {"steps_max": scenario.steps_max // 5})
+
+
+def fresh_seed() -> int:
+    return secrets.randbelow(10**9)
+
+
+def found(scenario: Any, runs: int) -> Report:
+    return explore(Impatient(scenario), runs=runs, first_seed=fresh_seed(), shrinks=False)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_in_our_programs_is_caught(fault: Fault) -> None:
+    with fault.plant():
+        report = found(fault.scenario, SEEDS_MAX)
+    assert report.failure is not None, f"{fault.name}: not found by {report.runs} seeds of {report.scenario}"
+
+
+@pytest.mark.parametrize("design", MISTAKES, ids=lambda design: design.__name__)
+def test_a_classic_mistake_is_caught(design: Any) -> None:
+    report = found(design, SEEDS_MAX)
+    assert report.failure is not None, f"{design.__name__}: not found by {report.runs} seeds"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_what_is_not_mutated_survives_two_thousand_seeds(scenario: Any) -> None:
+    report = explore(scenario, runs=2000, first_seed=fresh_seed())
+    assert report.failure is None, _shown(report)
+    assert report.runs == 2000
+
+
+@pytest.mark.parametrize("design", SOUND, ids=lambda design: design.__name__)
+def test_a_sound_classic_design_survives(design: Any) -> None:
+    report = explore(design, runs=2000, first_seed=fresh_seed())
+    assert report.failure is None, _shown(report)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_an_impatient_scenario_without_a_fault_ends_all_the_same(scenario: Any) -> None:
+    report = found(scenario, 300)
+    assert report.failure is None, _shown(report)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_what_is_not_mutated_survives_a_hundred_thousand_seeds(scenario: Any) -> None:
+    report = explore(scenario, runs=100_000, first_seed=fresh_seed())
+    assert report.failure is None, _shown(report)
+    assert report.runs == 100_000
+
+
+def _shown(report: Report) -> str:
+    failure = report.failure
+    if failure is None:
+        return ""
+    return f"seed {failure.seed}, {failure.schedule}: {failure.problem}\n{failure.timeline}"

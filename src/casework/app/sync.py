@@ -63,6 +63,7 @@ class App:
     handle = _driven(operations.handle)
     get = _driven(operations.get)
     inspect = _driven(operations.inspect)
+    child_results = _driven(operations.child_results)
     wait = _driven(operations.wait)
     list = _driven(operations.list_executions)
     dead_letters = _driven(operations.dead_letters)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from casework.backends.port import Backend
 from casework.app.idempotency_store import IdempotencyStore
+from casework.backends.port import Backend
 from casework.kernel.schema import IDEMPOTENCY
 from casework.testing.backend_contract import BackendContract
 from casework.testing.idempotency_contract import IdempotencyStoreContract

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     )
     from casework.executions.deliver import Execution
     from casework.executions.run_task import LATER, TaskContext
+    from casework.executions.runtime import Publish
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
     from casework.idempotency.guarding import Claim
     from casework.idempotency.record import ClaimResult, Record
@@ -162,6 +163,7 @@ _WHERE = {
     "Execution": "casework.executions.deliver:Execution",
     "LATER": "casework.executions.run_task:LATER",
     "Machine": "casework.statechart:Machine",
+    "Publish": "casework.executions.runtime:Publish",
     "Op": "casework.streams.log:Op",
     "StreamOptions": "casework.streams.log:StreamOptions",
     "StreamStore": "casework.app.streams:StreamStore",
@@ -248,6 +250,7 @@ __all__ = [
     "OutboxEntry",
     "OutcomeUnknown",
     "PayloadMismatch",
+    "Publish",
     "Record",
     "RememberedError",
     "ResultLost",

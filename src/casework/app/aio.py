@@ -117,7 +117,7 @@ class WorkerTask:
     """A worker as a task of the running loop, for the length of an ``async with`` block."""
 
     def __init__(self, app: AsyncApp, options: WorkerOptions) -> None:
-        self.worker = Worker(app.core.rt, options, app.core.bell)
+        self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
         self._backend = app.backend
         self._task: asyncio.Task[None] | None = None
 

@@ -120,7 +120,7 @@ class WorkerThread:
     """A worker on a thread of its own, with an event loop of its own, for the length of a ``with`` block."""
 
     def __init__(self, app: App, options: WorkerOptions) -> None:
-        self.worker = Worker(app.core.rt, options, app.core.bell)
+        self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
         self._backend = app.backend
         self._thread = threading.Thread(target=self._carry, name="casework-worker", daemon=True)
         self._error: BaseException | None = None

@@ -104,11 +104,14 @@ if TYPE_CHECKING:
     from casework.surfaces.messages import MessageHandler, SqsBatch, message_handler, sqs_batch
     from casework.surfaces.once import once
     from casework.surfaces.otel import OpenTelemetryHook
+    from casework.surfaces.views import idempotent_django_view, idempotent_flask_view
     from casework.surfaces.wsgi import IdempotencyWsgiMiddleware
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "idempotent_flask_view": "casework.surfaces.views:idempotent_flask_view",
+    "idempotent_django_view": "casework.surfaces.views:idempotent_django_view",
     "OpenTelemetryHook": "casework.surfaces.otel:OpenTelemetryHook",
     "Claim": "casework.idempotency.guarding:Claim",
     "Index": "casework.kernel.items:Index",
@@ -286,6 +289,8 @@ __all__ = [
     "equals",
     "greater_than",
     "idempotent",
+    "idempotent_django_view",
+    "idempotent_flask_view",
     "idempotent_route",
     "less_than",
     "message_handler",

@@ -220,6 +220,25 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
 
     What does not fit one transaction is recorded in it and performed at once, or by whoever comes next.
     """
+    new, writes = yield from plan_writes(rt, change, condition)
+    first = writes[0]
+    if len(writes) > 1 or not isinstance(first, Put):
+        yield from transact(writes)
+    else:
+        yield from write(first)
+    if new.spill:
+        try:
+            new = yield from drain(rt, new)
+        except (ConditionFailed, Contention, OutcomeUnknown):
+            pass  # the note in the state stands: whoever moved it, or the next to look, goes on
+    return new
+
+
+def plan_writes(rt: Runtime, change: Change, condition: Condition) -> Program[tuple[State, list[AnyWrite]]]:
+    """The state after a change, and the writes of its transaction, the state's first; what does not fit is spilled.
+
+    Raises ItemTooLarge when the state would fill its item.
+    """
     for name in change.machines_to_store():
         yield from store_definition(rt, rt.machines[name])
     new, writes, caused = change.finish()
@@ -235,16 +254,7 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
             f"execution {new.id!r} would have {size:,} bytes, the limit is {MAX_STATE_BYTES:,} (the rest of an item is "
             "for its end); keep less in its context"
         )
-    if writes:
-        yield from transact([put, *writes])
-    else:
-        yield from write(put)
-    if new.spill:
-        try:
-            new = yield from drain(rt, new)
-        except (ConditionFailed, Contention, OutcomeUnknown):
-            pass  # the note in the state stands: whoever moved it, or the next to look, goes on
-    return new
+    return new, [put, *writes]
 
 
 def look_at_marks(refused: ConditionFailed, marked: Marked, moment: Instant) -> Marked:

@@ -10,7 +10,6 @@ transaction with its token. docs/design/simulator.md lists each documented behav
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from casework.backends.memory import MemoryTables
 from casework.backends.refusals import raise_refusals
@@ -18,10 +17,8 @@ from casework.errors import CaseworkError, Contention, OutcomeUnknown, Throttled
 from casework.kernel.effects import Cancelled, Get, GetMany, Page, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Table
 from casework.kernel.limits import check_query, check_transaction, check_write
+from casework.simulation.carrier import Carrier, Task
 from casework.simulation.index import LaggingIndex
-
-if TYPE_CHECKING:
-    from casework.simulation.world import Task, World
 
 Place = tuple[str, str, str | int | None]
 
@@ -51,7 +48,7 @@ class SimulatedStore:
         """The item as it is now."""
         return self.tables.get(key)
 
-    def query(self, world: World, query: Query) -> Page:
+    def query(self, world: Carrier, query: Query) -> Page:
         """A page as it is now; of an index, as it has become visible."""
         check_query(query)
         if query.index is not None:
@@ -60,7 +57,7 @@ class SimulatedStore:
 
     # --- one write ----------------------------------------------------------------------------------------------------
 
-    def apply(self, world: World, write: AnyWrite) -> None:
+    def apply(self, world: Carrier, write: AnyWrite) -> None:
         """Make a write visible, and let the indexes know of it in a while."""
         if type(write) is Check:
             return
@@ -73,7 +70,7 @@ class SimulatedStore:
         if key.table.indexes:
             self.index.note(world, key, before, self.tables.peek(key))
 
-    def try_write(self, world: World, write: AnyWrite, nonce: str, *, is_repeat: bool) -> None:
+    def try_write(self, world: Carrier, write: AnyWrite, nonce: str, *, is_repeat: bool) -> None:
         """One attempt at a plain write; raises what a service would answer."""
         key = write.key
         place = place_of(key)
@@ -103,7 +100,7 @@ class Flight:
         self.process = None
         self.aborted = False
 
-    def step(self, world: World) -> None:
+    def step(self, world: Carrier) -> None:
         """Begin, make the next item visible, or answer."""
         if self.left is None:
             self._begin(world)
@@ -116,7 +113,7 @@ class Flight:
             if not self.left:
                 self._end(world)
 
-    def _begin(self, world: World) -> None:
+    def _begin(self, world: Carrier) -> None:
         store = world.store
         places = [place_of(write.key) for write in self.writes]
         if store.locks:
@@ -145,22 +142,22 @@ class Flight:
             first = world.choices.below(len(self.left))
             self.left.append(self.left.pop(first))
 
-    def abort(self, world: World) -> None:
+    def abort(self, world: Carrier) -> None:
         """Another transaction got in the way before any item was visible."""
         self._unlock(world)
         self._answer(world, Contention("aborted by another transaction"))
 
-    def _unlock(self, world: World) -> None:
+    def _unlock(self, world: Carrier) -> None:
         for write in self.writes:
             place = place_of(write.key)
             if world.store.locks.get(place) is self:
                 del world.store.locks[place]
 
-    def _end(self, world: World) -> None:
+    def _end(self, world: Carrier) -> None:
         self._unlock(world)
         self._answer(world, None)
 
-    def _answer(self, world: World, error: Exception | None) -> None:
+    def _answer(self, world: Carrier, error: Exception | None) -> None:
         world.retire(self)
         owner = self.owner
         if owner is not None and not owner.is_dead and owner.flight is self:
@@ -171,12 +168,12 @@ class Flight:
 # --- the effects of a store, as the world carries them out ----------------------------------------------------------
 
 
-def do_get(world: World, task: Task, effect: Get) -> None:
+def do_get(world: Carrier, task: Task, effect: Get) -> None:
     """A consistent get: at one instant."""
     world.answer(task, world.store.get(effect.key))
 
 
-def do_get_many(world: World, task: Task, effect: GetMany) -> None:
+def do_get_many(world: Carrier, task: Task, effect: GetMany) -> None:
     """A batch of gets: each at an instant of its own."""
     store = world.store
     is_torn = len(effect.keys) > 1 and world.choices.happens(world.faults.torn_reads)
@@ -189,7 +186,7 @@ def do_get_many(world: World, task: Task, effect: GetMany) -> None:
     world.answer(task, seen + [store.get(key) for key in effect.keys[len(seen) :]])
 
 
-def do_query(world: World, task: Task, effect: Query) -> None:
+def do_query(world: Carrier, task: Task, effect: Query) -> None:
     """A query: read-committed, so it may see its first items earlier than its last ones."""
     page = world.store.query(world, effect)
     is_torn = effect.index is None and len(page.items) > 1 and world.choices.happens(world.faults.torn_reads)
@@ -221,7 +218,7 @@ def _torn(query: Query, before: list[Item], split: int, after: Page) -> Page:
     return Page(items, after.next)
 
 
-def _reap(world: World, query: Query, page: Page) -> None:
+def _reap(world: Carrier, query: Query, page: Page) -> None:
     """Delete items whose time to live is over, as the service does some day."""
     name = query.table.ttl
     if name is None or query.index is not None:
@@ -234,7 +231,7 @@ def _reap(world: World, query: Query, page: Page) -> None:
                 world.store.apply(world, Delete(key))
 
 
-def do_write(world: World, task: Task, effect: Write) -> None:
+def do_write(world: Carrier, task: Task, effect: Write) -> None:
     """A plain write with a nonce; its answer may be lost, and it is repeated then."""
     faults, choices, store = world.faults, world.choices, world.store
     if task.nonce is None:
@@ -276,7 +273,7 @@ def do_write(world: World, task: Task, effect: Write) -> None:
         world.answer(task, None)
 
 
-def _write_unknown(world: World, task: Task, effect: Write) -> None:
+def _write_unknown(world: Carrier, task: Task, effect: Write) -> None:
     """Give up on a write that may have been applied, or may still be."""
     nonce, task.nonce = task.nonce, None
     when = world.choices.below(3)
@@ -301,7 +298,7 @@ class LateWrite:
         self.number = number
         self.process = None
 
-    def step(self, world: World) -> None:
+    def step(self, world: Carrier) -> None:
         """It arrives."""
         try:
             world.store.try_write(world, self.write, self.nonce, is_repeat=False)
@@ -312,7 +309,7 @@ class LateWrite:
         world.retire(self)
 
 
-def do_transact(world: World, task: Task, effect: Transact) -> None:
+def do_transact(world: Carrier, task: Task, effect: Transact) -> None:
     """A transaction: a flight of its own, which the process waits for; repeats carry a token, so it flies once."""
     try:
         check_transaction(effect.writes)

@@ -21,7 +21,7 @@ from casework.backends.sqlite.tables import create, lacking
 from casework.backends.surroundings import Clock, HostClock, SeededTokens, random_token
 from casework.errors import CaseworkError, MissingTable, Misuse
 from casework.kernel.effects import Get, GetMany, Instant, Outcome, Query, Transact, Write
-from casework.kernel.items import AnyWrite, Key, Table
+from casework.kernel.items import AnyWrite, Item, Key, Table
 from casework.kernel.limits import check_key, check_query, checked_key, checked_keys
 
 
@@ -116,6 +116,18 @@ class SqliteBackend:
         if writes:
             self._write(writes, outcomes)
         return outcomes  # type: ignore[return-value]
+
+    def walk(self, table: Table, limit: int, after: str | None) -> tuple[list[Item], str | None]:
+        """A page of a whole table, for operators; ``after`` is what the page before handed back."""
+        layout = self._layout(table)
+        last = -(2**63) if after is None else int(after)
+        try:
+            with self._file.reader() as connection:
+                rows = connection.execute(layout.scan, (last, limit)).fetchall()
+        except sqlite3.Error as error:
+            raise translated(error, self.path, self._file.busy_timeout_s) from error
+        items = [layout.item_of(partition, sort, text) for _, partition, sort, text in rows]
+        return items, str(rows[-1][0]) if len(rows) == limit else None
 
     def _check_read(self, effect: StoreEffect) -> None:
         if isinstance(effect, Query):

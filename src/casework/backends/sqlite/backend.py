@@ -163,7 +163,7 @@ class SqliteBackend:
         reads: list[int],
         outcomes: list[Outcome[Any] | None],
     ) -> None:
-        whole: dict[Layout, list[int]] = {}
+        alike: dict[tuple[Layout, Any, Any], list[int]] = {}
         gets: list[int] = []
         for position in reads:
             effect = effects[position]
@@ -171,12 +171,18 @@ class SqliteBackend:
                 gets.append(position)
                 continue
             layout = self._layouts[effect.table]
-            bounded = effect.low is not None or effect.high is not None or effect.after is not None
-            if bounded or effect.index is not None or effect.reverse or len(reads) == 1:
+            low, high = effect.low, effect.high
+            if (
+                effect.index is not None
+                or effect.after is not None
+                or effect.reverse
+                or (low is None) is not (high is None)
+                or len(reads) == 1
+            ):
                 outcomes[position] = outcome_of(query_one, connection, layout, effect, self._known)
             else:
-                whole.setdefault(layout, []).append(position)
-        for layout, positions in whole.items():
+                alike.setdefault((layout, low, high), []).append(position)
+        for (layout, _, _), positions in alike.items():
             pages = query_many(connection, layout, [effects[p] for p in positions], self._known)  # type: ignore[misc]
             for position, page in zip(positions, pages, strict=True):
                 outcomes[position] = page

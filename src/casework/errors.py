@@ -68,6 +68,26 @@ class TaskNotClaimed(Misuse):
     """The token does not belong to a task that is running: it was finished, was taken over, or its state was left."""
 
 
+class OpIdReused(Misuse):
+    """An operation's id is in the stream already, with other content; that operation was not stored.
+
+    ``id`` is the operation's, ``seq`` the number of the one that has it (0: an earlier one of the same call).
+    ``stored`` holds what became of the operations before it.
+    """
+
+    def __init__(self, id: str, seq: int, stored: Sequence[Any] = ()) -> None:
+        self.id, self.seq, self.stored = id, seq, tuple(stored)
+        where = f"at {seq}" if seq else "in the same call"
+        super().__init__(f"operation id {id!r} is taken {where} by other content; give the new operation its own id")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.id, self.seq, self.stored)
+
+
+class CursorAhead(Misuse):
+    """A reader's cursor is above everything in the stream: it belongs to another stream, or the store was restored."""
+
+
 # --- the store's outcomes -----------------------------------------------------------------------------------------
 
 
@@ -98,6 +118,20 @@ class ConditionFailed(StoreError):
         return type(self), (self.refusals, str(self))
 
 
+class TransactionRefused(ConditionFailed):
+    """A part of ``app.transaction()`` was refused, so nothing of it was written.
+
+    ``intent`` says which one, in words; ``refusals`` stand beside the writes of that part.
+    """
+
+    def __init__(self, intent: str, refusals: Sequence[Refusal | None]) -> None:
+        self.intent = intent
+        super().__init__(refusals, f"{intent} was refused, so nothing of the transaction was written")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.intent, self.refusals)
+
+
 class Contention(StoreError):
     """Another transaction held the same items; nothing was written. Trying again can succeed."""
 
@@ -122,8 +156,23 @@ class CorruptItem(StoreError):
     """A stored item cannot be read. It is listed, never hidden, and never overwritten except by a repair."""
 
 
+class ResultLost(CorruptItem):
+    """A completed idempotency record misses a part of its result. It is not run again; purge the key to allow that."""
+
+
 class NewerFormat(CorruptItem):
     """A stored item was written by a newer casework. It is left as it is; upgrade this process."""
+
+
+class StreamDamaged(CorruptItem):
+    """A stream has a hole that stays, or segments that overlap: deletion, or a bad restore.
+
+    ``casework streams repair`` shows what is wrong and can mark a hole as lost, so that readers pass it.
+    """
+
+
+class StreamFull(StoreError):
+    """The stream's head is at the largest integer; nothing was written. Begin another stream."""
 
 
 class StoreConflict(StoreError):
@@ -160,6 +209,51 @@ class StepLimit(CaseworkError):
     """A machine took more microsteps for one event than its bound, or a program more steps than its limit."""
 
 
+class CursorTooOld(CaseworkError):
+    """A reader asked for operations that were truncated.
+
+    Go on from the snapshot (``snapshot_seq``, 0: there is none) or, knowing that operations are missed, from
+    ``floor_seq``.
+    """
+
+    def __init__(self, stream: str, after: int, floor_seq: int, snapshot_seq: int) -> None:
+        self.stream, self.after, self.floor_seq, self.snapshot_seq = stream, after, floor_seq, snapshot_seq
+        way = (
+            f"load the snapshot at {snapshot_seq} and read after it" if snapshot_seq >= floor_seq else
+            f"there is no snapshot; read after {floor_seq}, knowing that what was before is gone"
+        )  # fmt: skip
+        super().__init__(f"stream {stream!r} was truncated up to {floor_seq}, the cursor is {after}: {way}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.stream, self.after, self.floor_seq, self.snapshot_seq)
+
+
+class AppendStopped(CaseworkError):
+    """An append ended before all was stored. ``stored`` says what was, ``unknown`` holds ids that may have been.
+
+    Append the same operations again: what is stored is answered with its own sequence number.
+    """
+
+    def __init__(self, message: str, stored: Sequence[Any] = (), unknown: Sequence[str] = ()) -> None:
+        self.stored, self.unknown = tuple(stored), tuple(unknown)
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.stored, self.unknown)
+
+
+class AppendTimeout(AppendStopped, TimeoutError):
+    """The append's deadline passed."""
+
+
+class AppendContention(AppendStopped, Contention):
+    """Other writers won too many rounds in a row; route a stream to one process."""
+
+
+class AppendUnknown(AppendStopped, OutcomeUnknown):
+    """The answer to the last round was lost, again and again; ``unknown`` may have been stored."""
+
+
 class TaskFailed(CaseworkError):
     """Raise it in a task to fail for good: no retry, the message becomes the error event's ``message``.
 
@@ -169,6 +263,42 @@ class TaskFailed(CaseworkError):
     def __init__(self, message: str, *, retry: bool = False) -> None:
         self.retry = retry
         super().__init__(message)
+
+
+class PayloadMismatch(CaseworkError):
+    """The idempotency key was used before with another payload. Nothing was run; use a new key for a new request."""
+
+
+class InProgress(CaseworkError):
+    """Somebody else holds the idempotency key, and did not end within the time to wait. Try again later.
+
+    ``retry_after_s`` says when the holder's lease ends at the latest, as far as it is known.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.retry_after_s)
+
+
+class ResultNotKept(CaseworkError):
+    """The operation was performed, but its result could not be stored; it is not performed a second time."""
+
+
+class RememberedError(CaseworkError):
+    """The first call raised an error that was remembered, but its class cannot be made again here.
+
+    ``type_name`` is the class's name; the text is that of the first error.
+    """
+
+    def __init__(self, message: str, type_name: str) -> None:
+        self.type_name = type_name
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.type_name)
 
 
 class LeaseLost(CaseworkError):

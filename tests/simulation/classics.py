@@ -16,9 +16,10 @@ from casework.kernel.conditions import absent, all_of, equals
 from casework.kernel.effects import Effect
 from casework.kernel.items import Key, Put, Table, Update
 from casework.kernel.programs import Program, get, now, query_all, sleep, token, transact, write
+from casework.simulation.carrier import Process
 from casework.simulation.faults import ROUGH
 from casework.simulation.runner import Scenario
-from casework.simulation.world import Process, World
+from casework.simulation.world import World
 
 LOST = (Contention, Throttled, OutcomeUnknown)
 

@@ -16,12 +16,13 @@ from casework.kernel.conditions import absent, equals
 from casework.kernel.effects import Effect, Flag, Outcome
 from casework.kernel.items import Put, Table, Update
 from casework.kernel.programs import get, race, run_together, sleep, spawn, transact, write
+from casework.simulation.carrier import Process
 from casework.simulation.checkers import Operation, not_linearizable, read_problems
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.runner import Scenario, explore, explore_all, run_once
 from casework.simulation.scenarios.executions import ALL, Mailbox
 from casework.simulation.scenarios.records import cell
-from casework.simulation.world import Process, World
+from casework.simulation.world import World
 
 NUMBERS = Table(name="numbers", partition="id")
 

@@ -9,8 +9,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
 from casework.app.core import Core, read_settings, write_settings
+from casework.app.idempotency_store import AsyncIdempotencyStore
 from casework.app.stores import is_embedded, open_backend_async, store_url
+from casework.app.streams_aio import AsyncStreamStore
 from casework.app.sync import make_options, worker_options
+from casework.app.transaction import AsyncTransaction
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend
 from casework.errors import MissingTable
@@ -19,6 +22,7 @@ from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.programs import Program
 from casework.kernel.schema import TABLES
 from casework.statechart import Machine
+from casework.streams.log import StreamOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,6 +50,9 @@ class AsyncApp:
         self.core = core
         self.backend = backend
         self._owns_backend = owns_backend
+        self.idempotency = AsyncIdempotencyStore(backend)
+        """The idempotency records of this store; see ``casework.idempotent``."""
+        self.streams = AsyncStreamStore(backend, writer=core.writer)
         self._create = create
 
     start = _driven(operations.start)
@@ -53,6 +60,7 @@ class AsyncApp:
     handle = _driven(operations.handle)
     get = _driven(operations.get)
     inspect = _driven(operations.inspect)
+    child_results = _driven(operations.child_results)
     wait = _driven(operations.wait)
     list = _driven(operations.list_executions)
     dead_letters = _driven(operations.dead_letters)
@@ -66,6 +74,10 @@ class AsyncApp:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
+
+    def transaction(self) -> AsyncTransaction:
+        """One transaction, any mix: ``async with app.transaction() as tx``; see ``casework.app.transaction``."""
+        return AsyncTransaction(self)
 
     def worker(self, **options: Any) -> WorkerTask:
         """A worker on this loop, for an ``async with`` block; ``options`` are those of ``WorkerOptions``.
@@ -106,7 +118,7 @@ class WorkerTask:
     """A worker as a task of the running loop, for the length of an ``async with`` block."""
 
     def __init__(self, app: AsyncApp, options: WorkerOptions) -> None:
-        self.worker = Worker(app.core.rt, options, app.core.bell)
+        self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
         self._backend = app.backend
         self._task: asyncio.Task[None] | None = None
 
@@ -128,10 +140,11 @@ def open_app_async(
     machines: Sequence[Machine] = (),
     create: bool | None = None,
     codec: Codec | None = None,
+    streams: StreamOptions | None = None,
     **options: Any,
 ) -> AsyncApp:
     """Open a store on the running loop; see :func:`casework.open_async`."""
-    core = Core(machines, make_options(options), codec)
+    core = Core(machines, make_options(options), codec, streams)
     if store is None or isinstance(store, str):
         url = store_url(store)
         wanted = is_embedded(url) if create is None else create

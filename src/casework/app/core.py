@@ -18,6 +18,8 @@ from casework.kernel.items import Put
 from casework.kernel.programs import Program, get, now, write
 from casework.kernel.schema import FORMAT, REGISTRY, check_format
 from casework.statechart import Machine
+from casework.streams.log import Log, StreamOptions
+from casework.streams.writer import Writer
 
 HELD_STATES = 1024
 """States that this process wrote last are kept for ``handle``, which then needs no read."""
@@ -30,12 +32,16 @@ class Core:
         machines: the machines of this process, with their functions.
         options: settings; ``buckets`` counts only for a store that has none yet.
         codec: what stores context, messages and results.
+        streams: settings of the streams.
 
     Raises Misuse when two machines have one name, or a definition has errors.
     """
 
-    def __init__(self, machines: Sequence[Machine], options: Options, codec: Codec | None) -> None:
+    def __init__(
+        self, machines: Sequence[Machine], options: Options, codec: Codec | None, streams: StreamOptions | None = None
+    ) -> None:
         self._check(machines)
+        self.writer = Writer(Log(streams))
         self.rt = Runtime(machines, options, codec)
         self.bell = Bell()
         self._held: collections.OrderedDict[str, State] = collections.OrderedDict()

@@ -12,7 +12,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
 from casework.app.core import Core, read_settings, write_settings
+from casework.app.idempotency_store import IdempotencyStore
 from casework.app.stores import is_embedded, open_backend, store_url
+from casework.app.streams import StreamStore
+from casework.app.transaction import Transaction
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import Backend
@@ -23,6 +26,7 @@ from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.programs import Program
 from casework.kernel.schema import TABLES
 from casework.statechart import Machine
+from casework.streams.log import StreamOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,12 +54,16 @@ class App:
         self.core = core
         self.backend = backend
         self._owns_backend = owns_backend
+        self.idempotency = IdempotencyStore(backend)
+        """The idempotency records of this store; see ``casework.idempotent``."""
+        self.streams = StreamStore(backend, writer=core.writer)
 
     start = _driven(operations.start)
     send = _driven(operations.send)
     handle = _driven(operations.handle)
     get = _driven(operations.get)
     inspect = _driven(operations.inspect)
+    child_results = _driven(operations.child_results)
     wait = _driven(operations.wait)
     list = _driven(operations.list_executions)
     dead_letters = _driven(operations.dead_letters)
@@ -69,6 +77,10 @@ class App:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
+
+    def transaction(self) -> Transaction:
+        """One transaction, any mix: ``with app.transaction() as tx``; see ``casework.app.transaction``."""
+        return Transaction(self)
 
     def worker(self, **options: Any) -> WorkerThread:
         """A worker in this process, for a ``with`` block; ``options`` are those of ``WorkerOptions``.
@@ -109,7 +121,7 @@ class WorkerThread:
     """A worker on a thread of its own, with an event loop of its own, for the length of a ``with`` block."""
 
     def __init__(self, app: App, options: WorkerOptions) -> None:
-        self.worker = Worker(app.core.rt, options, app.core.bell)
+        self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
         self._backend = app.backend
         self._thread = threading.Thread(target=self._carry, name="casework-worker", daemon=True)
         self._error: BaseException | None = None
@@ -152,10 +164,11 @@ def open_app(
     machines: Sequence[Machine] = (),
     create: bool | None = None,
     codec: Codec | None = None,
+    streams: StreamOptions | None = None,
     **options: Any,
 ) -> App:
     """Open a store; see :func:`casework.open`."""
-    core = Core(machines, make_options(options), codec)
+    core = Core(machines, make_options(options), codec, streams)
     owns = store is None or isinstance(store, str)
     url = store_url(store) if store is None or isinstance(store, str) else None
     backend = open_backend(url) if url is not None else store

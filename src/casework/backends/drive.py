@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -19,11 +20,13 @@ from casework.kernel.effects import (
     All,
     Call,
     Effect,
+    Flag,
     Get,
     GetMany,
     Now,
     Outcome,
     Query,
+    Race,
     RunMany,
     Signal,
     Sleep,
@@ -81,9 +84,33 @@ def perform(effect: Effect, backend: Backend) -> Any:
         return call_function(effect)  # type: ignore[arg-type]
     if kind is Signal:
         return effect.flag.set()  # type: ignore[attr-defined]
+    if kind is Race:
+        return wait_for_flags(effect, backend)  # type: ignore[arg-type]
     if kind is RunMany:
         return run_many(effect.programs, backend)  # type: ignore[attr-defined]
     raise Misuse(f"{kind.__name__} is for shells, which run on the async driver (run_async)")
+
+
+def wait_for_flags(effect: Race, backend: Backend) -> None:
+    """Block until one of the flags is set or the time has passed. Handles belong to shells: Misuse."""
+    happened = threading.Event()
+    wake = happened.set
+    flags = [wait for wait in effect.waits if isinstance(wait, Flag)]
+    if len(flags) < len(effect.waits):
+        raise Misuse("a Race for spawned programs is for shells, which run on the async driver (run_async)")
+    try:
+        for flag in flags:
+            flag.listeners[wake] = None
+        if any(flag.is_set for flag in flags):
+            return
+        let_pass = getattr(backend, "let_pass", None)  # a virtual clock moves on; a host's is waited for
+        if let_pass is None or effect.timeout_s is None:
+            happened.wait(effect.timeout_s)
+        else:
+            let_pass(effect.timeout_s)
+    finally:
+        for flag in flags:
+            flag.listeners.pop(wake, None)
 
 
 def call_function(effect: Call) -> Any:

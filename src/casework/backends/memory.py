@@ -13,7 +13,7 @@ from typing import Any
 
 from casework.backends.port import LARGEST_PAGE_BYTES, StoreEffect
 from casework.backends.refusals import raise_refusals
-from casework.backends.surroundings import Clock, HostClock, SeededTokens, random_token
+from casework.backends.surroundings import Clock, HostClock, SeededTokens, VirtualClock, random_token
 from casework.errors import MissingTable, Misuse, Refusal
 from casework.kernel.conditions import evaluate
 from casework.kernel.cursor import make_cursor, read_cursor
@@ -217,6 +217,13 @@ class MemoryBackend:
                 outcomes.append(Outcome(error=error))
         return outcomes
 
+    def walk(self, table: Table, limit: int, after: str | None) -> tuple[list[Item], str | None]:
+        """A page of a whole table, for operators; ``after`` is what the page before handed back."""
+        start = int(after or 0)
+        with self._lock:
+            items = [dict(item) for item in list(self.tables.stored(table).items.values())[start : start + limit]]
+        return items, str(start + limit) if len(items) == limit else None
+
     def now(self) -> Instant:
         """The clock's time."""
         return self.clock.now()
@@ -228,6 +235,11 @@ class MemoryBackend:
     def sleep(self, seconds: float) -> None:
         """Let the clock's time pass."""
         self.clock.sleep(seconds)
+
+    @property
+    def let_pass(self) -> Callable[[float], None] | None:
+        """How a wait for something else passes in virtual time; None where real time has to pass."""
+        return self.clock.sleep if isinstance(self.clock, VirtualClock) else None
 
     def create_tables(self, tables: Sequence[Table]) -> None:
         """Make the tables that are missing."""

@@ -64,8 +64,12 @@ class ThreadedBackend:
         """Make the tables that are missing."""
         await self.in_thread(self.blocking.create_tables, tables)
 
+    def shut_down(self) -> None:
+        """Give back the pool's threads, without waiting for them."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
     async def close(self) -> None:
         """Give back the pool's threads, and the blocking backend if it is owned."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.shut_down()
         if self._owns_blocking:
             self.blocking.close()

@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 import casework
-from casework.cli import control, demo, dynamodb, inspecting, machines, sending, simulate, worker
+from casework.cli import (
+    control,
+    demo,
+    dynamodb,
+    idempotency,
+    inspecting,
+    machines,
+    relay,
+    replica,
+    sending,
+    simulate,
+    streams,
+    worker,
+)
 
 PLAIN = None
 """Help without boxes and colours: the same text in a terminal, in the documentation and in a test."""
@@ -58,7 +71,12 @@ app.command("list")(inspecting.list_)
 app.command("trace")(inspecting.trace)
 for _name, _command in control.COMMANDS.items():
     app.command(_name)(_command)
+app.command("relay")(relay.relay)
+app.add_typer(relay.tokens, name="token")
+app.add_typer(streams.app, name="streams")
+app.add_typer(replica.app, name="replica")
 app.add_typer(dynamodb.app, name="dynamodb")
+app.add_typer(idempotency.app, name="idempotency")
 
 
 def run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -64,10 +65,22 @@ def worker(
             concurrency=concurrency, poll_s=poll_s, lease_s=lease_s, heartbeat_s=heartbeat_s, drain_s=drain_s
         )
         _stop_on_signals(thread.worker.stop.set, drain_s)
+        spare_the_collector()
         names = ", ".join(machine.name for machine in found)
         say(f"worker {os.getpid()} is ready: {names}")
         thread.run()
         say(f"worker {os.getpid()} ended: {thread.worker.advanced_n} steps, {thread.worker.tasks_n} tasks")
+
+
+def spare_the_collector() -> None:
+    """Let Python's cycle collector run less often; for a process that is nothing but a worker.
+
+    A group of executions in lockstep makes thousands of short-lived objects, hardly any of them in a cycle. With the
+    default thresholds the collector looks at all of them several times a group, a tenth of a worker's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _stop_on_signals(stop: Callable[[], Any], drain_s: float) -> None:

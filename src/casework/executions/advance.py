@@ -26,7 +26,7 @@ from casework.executions.runtime import Parked, Runtime, has_functions, machine_
 from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, State, decode_data, encode_data, state_of
 from casework.kernel.conditions import Condition, absent, equals, present
-from casework.kernel.effects import Instant, Query
+from casework.kernel.effects import Instant, Now, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
 from casework.kernel.limits import check_write
 from casework.kernel.programs import Program, call, now, sleep, token, transact, write
@@ -49,7 +49,7 @@ WRITES_WITH_STATE = 80
 """A batch ends when so many writes must go with the state."""
 
 
-class Advanced(msgspec.Struct):
+class Advanced(msgspec.Struct, gc=False):
     """What ``advance`` found and did."""
 
     state: State | None
@@ -62,7 +62,7 @@ class Advanced(msgspec.Struct):
     """Why this process could not advance it."""
 
 
-class Marked(msgspec.Struct):
+class Marked(msgspec.Struct, gc=False):
     """What a commit learned of marks of event ids: those that stand, and those that have run out."""
 
     known: frozenset[str] = frozenset()
@@ -118,13 +118,15 @@ def _advance_once(
     rt: Runtime, state: State, items: Sequence[Item], has_next: bool, batch_max: int, marked: Marked,
     unstorable: Sequence[Misuse],
 ) -> Program[Advanced]:  # fmt: skip
-    moment = yield from now()
+    moment: Instant = yield Now()
     messages = [message_of(item, rt) for item in items]
     if state.status in ("suspended", "purging"):
         return (yield from _set_aside(state, items))
     if state.ended:
         return (yield from _bury(rt, state, messages, moment, has_next))
-    machine = yield from machine_of(rt, state)
+    machine = rt.by_hash.get(state.machine_hash)
+    if machine is None:
+        machine = yield from machine_of(rt, state)
     if has_functions(machine):
         change = yield from call(plan, rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next)
     else:
@@ -192,8 +194,7 @@ def _take_message(
     mails = message.mails
     for position, mail in enumerate(mails):
         change.priority = max(change.priority, message.priority)
-        event = {"type": mail.type, "data": mail.data, "id": mail.id, "source": mail.source}
-        _guarded(change, event, refusal, change.take, mail, known=known)
+        _guarded(change, mail, refusal, change.take, mail, known=known)
         if (change.ended or alone) and position + 1 < len(mails):
             change.rewritten.append((message, mails[position + 1 :]))
             return position + 1
@@ -202,17 +203,24 @@ def _take_message(
 
 
 def _guarded(
-    change: Change, event: dict[str, Any], refusal: Misuse | None, take: Any, *args: Any, **kwargs: Any
+    change: Change, event: dict[str, Any] | Mail, refusal: Misuse | None, take: Any, *args: Any, **kwargs: Any
 ) -> None:
     """Take an event; an error that the chart does not turn into an event poisons the execution, not the worker."""
     if refusal is not None:
-        return change.poison(type(refusal)(f"what this event caused cannot be stored: {refusal}"), event)
+        return change.poison(type(refusal)(f"what this event caused cannot be stored: {refusal}"), _told(event))
     try:
         take(*args, **kwargs)
     except UnboundFunction as error:
         raise Parked(str(error)) from None
     except Exception as error:  # noqa: BLE001 - whatever it is, it fails this execution only
-        change.poison(error, event)
+        change.poison(error, _told(event))
+
+
+def _told(event: dict[str, Any] | Mail) -> dict[str, Any]:
+    """What a poisoned execution keeps of an event."""
+    if isinstance(event, Mail):
+        return {"type": event.type, "data": event.data, "id": event.id, "source": event.source}
+    return event
 
 
 def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
@@ -220,13 +228,33 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
 
     What does not fit one transaction is recorded in it and performed at once, or by whoever comes next.
     """
-    for name in change.machines_to_store():
-        yield from store_definition(rt, rt.machines[name])
+    new, writes = yield from plan_writes(rt, change, condition)
+    first = writes[0]
+    if len(writes) > 1 or not isinstance(first, Put):
+        yield Transact(writes)
+    else:
+        yield Write(first)
+    if new.spill:
+        try:
+            new = yield from drain(rt, new)
+        except (ConditionFailed, Contention, OutcomeUnknown):
+            pass  # the note in the state stands: whoever moved it, or the next to look, goes on
+    return new
+
+
+def plan_writes(rt: Runtime, change: Change, condition: Condition) -> Program[tuple[State, list[AnyWrite]]]:
+    """The state after a change, and the writes of its transaction, the state's first; what does not fit is spilled.
+
+    Raises ItemTooLarge when the state would fill its item.
+    """
+    if change.starts or change.fans:
+        for name in change.machines_to_store():
+            yield from store_definition(rt, rt.machines[name])
     new, writes, caused = change.finish()
-    if fits(rt, writes, caused, [*change.fans, *change.recalls]):
+    if not (change.fans or change.recalls) and fits(rt, writes, caused):
         writes += caused
     else:
-        change.data.sent = []
+        change.data.sent = [place for place in change.data.sent if place[1].startswith("o/")]
         new.data = rt.encode(encode_data(change.data))
         writes += spill_writes(rt, new, caused, change.fans, change.recalls)
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
@@ -235,16 +263,7 @@ def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:
             f"execution {new.id!r} would have {size:,} bytes, the limit is {MAX_STATE_BYTES:,} (the rest of an item is "
             "for its end); keep less in its context"
         )
-    if writes:
-        yield from transact([put, *writes])
-    else:
-        yield from write(put)
-    if new.spill:
-        try:
-            new = yield from drain(rt, new)
-        except (ConditionFailed, Contention, OutcomeUnknown):
-            pass  # the note in the state stands: whoever moved it, or the next to look, goes on
-    return new
+    return new, [put, *writes]
 
 
 def look_at_marks(refused: ConditionFailed, marked: Marked, moment: Instant) -> Marked:

@@ -15,7 +15,7 @@ from casework.errors import (
     OutcomeUnknown,
     UnknownEvent,
 )
-from casework.executions.advance import RACES, Marked, commit, look_at_marks
+from casework.executions.advance import RACES, Marked, commit, look_at_marks, plan_writes
 from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.joins import input_digest
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
@@ -24,6 +24,7 @@ from casework.executions.spill import drain
 from casework.executions.state import MAX_ID_BYTES, STATE, Data, State, decode_data, is_id, state_of
 from casework.kernel.conditions import absent
 from casework.kernel.effects import Instant
+from casework.kernel.items import AnyWrite
 from casework.kernel.programs import Program, call, get, now, sleep, token, transact
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction, check_json
@@ -163,6 +164,23 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
                 raise
         dice = yield from token()
         yield from sleep(RACES.pause_s(lost, dice))
+
+
+def plan_start(
+    rt: Runtime, machine: Machine, id: str, input: Any, moment: Instant
+) -> Program[tuple[State, list[AnyWrite]]]:
+    """The state after an execution's first step, and the writes that start it, for a transaction of the caller's.
+
+    The first write is the state's, on condition that the id is free. After the transaction ``drain`` what was spilled.
+    """
+    change = _first_change(rt, machine, id, input_digest(input), moment)
+    yield from _take(change, change.begin, input)
+    return (yield from plan_writes(rt, change, absent()))
+
+
+def started_before(rt: Runtime, id: str, name: str, input: Any) -> Program[Execution | None]:
+    """The execution that has the id, started with that machine and input; None: there is none. Or ExecutionExists."""
+    return (yield from _existing(rt, id, name, input_digest(input)))
 
 
 def _first_change(rt: Runtime, machine: Machine, id: str, digest: str, moment: Instant) -> Change:

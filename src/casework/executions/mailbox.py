@@ -32,7 +32,7 @@ PRIORITY_HEAD_START_US = 60_000_000
 MAX_PRIORITY = 4
 
 
-class Mail(msgspec.Struct, array_like=True, omit_defaults=True):
+class Mail(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """One event inside a message."""
 
     type: str
@@ -46,7 +46,7 @@ class Mail(msgspec.Struct, array_like=True, omit_defaults=True):
     ordinal: int = 0
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, gc=False):
     """A message as it was read."""
 
     key: Key

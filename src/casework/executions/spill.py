@@ -61,9 +61,9 @@ def spill_sort(version: int, n: int) -> str:
     return f"x/{version:012d}/{n:06d}"
 
 
-def fits(rt: Runtime, with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite], fans: Sequence[Fan | Recall]) -> bool:
+def fits(rt: Runtime, with_it: Sequence[AnyWrite], caused: Sequence[AnyWrite]) -> bool:
     """Whether all of it goes into one transaction with the state."""
-    if fans or len(caused) > rt.options.spill_above or len(with_it) + len(caused) >= MAX_TRANSACTION_WRITES:
+    if len(caused) > rt.options.spill_above or len(with_it) + len(caused) >= MAX_TRANSACTION_WRITES:
         return False
     return len(caused) < 8 or sum(check_write(write) for write in caused) < DIRECT_BYTES
 

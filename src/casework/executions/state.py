@@ -40,7 +40,7 @@ def is_id(id: Any) -> bool:
     return isinstance(id, str) and id != "" and id.isprintable() and len(id.encode(errors="replace")) <= MAX_ID_BYTES
 
 
-class Timer(msgspec.Struct, array_like=True, omit_defaults=True):
+class Timer(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """An armed timer, or a delayed send."""
 
     due_us: int
@@ -55,7 +55,7 @@ class Timer(msgspec.Struct, array_like=True, omit_defaults=True):
     data: Any = None
 
 
-class Invoke(msgspec.Struct, omit_defaults=True):
+class Invoke(msgspec.Struct, omit_defaults=True, gc=False):
     """What a stay in a state waits for: one task, or children with a join."""
 
     stay: int
@@ -77,7 +77,7 @@ class Invoke(msgspec.Struct, omit_defaults=True):
     """False when the results outgrew the state; they are read from the children then."""
 
 
-class Parent(msgspec.Struct, array_like=True):
+class Parent(msgspec.Struct, array_like=True, gc=False):
     """To whom an execution reports its end."""
 
     id: str
@@ -86,7 +86,7 @@ class Parent(msgspec.Struct, array_like=True):
     ordinal: int
 
 
-class Data(msgspec.Struct, omit_defaults=True):
+class Data(msgspec.Struct, omit_defaults=True, gc=False):
     """What the ``data`` attribute holds."""
 
     snap: Snapshot
@@ -107,7 +107,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_timers = msgspec.json.Decoder(list[Timer]).decode
 
 
-class State(msgspec.Struct, kw_only=True):
+class State(msgspec.Struct, kw_only=True, gc=False):
     """The state item as a value. ``data`` and ``timers`` are kept as they are stored, since conditions compare them."""
 
     id: str

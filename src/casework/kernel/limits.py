@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from casework.errors import ItemTooLarge, Misuse
-from casework.kernel.conditions import AllOf, AnyOf, Compares, Condition, Equals, Not
+from casework.kernel.conditions import Absent, AllOf, AnyOf, Compares, Condition, Equals, Not, Present
 from casework.kernel.effects import Query
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Table, Update
 
@@ -126,11 +126,14 @@ def _check_key_part(value: Any, kind: str, max_bytes: int, table: Table, attribu
 
 
 def _check_index_keys(table: Table, attributes: Mapping[str, Any]) -> None:
+    """Misuse when an attribute of an index cannot be a key; :func:`size_of` has passed the attributes before."""
     for index in table.indexes:
-        if index.partition in attributes:
-            _check_key_part(attributes[index.partition], "str", MAX_PARTITION_BYTES, table, index.partition)
-        if index.sort in attributes:
-            _check_key_part(attributes[index.sort], index.sort_type, MAX_SORT_BYTES, table, index.sort)
+        value = attributes.get(index.partition)
+        if value is not None and not (type(value) is str and value.isascii() and 0 < len(value) <= MAX_SORT_BYTES):
+            _check_key_part(value, "str", MAX_PARTITION_BYTES, table, index.partition)
+        value = attributes.get(index.sort)
+        if value is not None and not (type(value) is int and index.sort_type == "int"):
+            _check_key_part(value, index.sort_type, MAX_SORT_BYTES, table, index.sort)
 
 
 def check_condition(condition: Condition | None, where: object) -> None:
@@ -138,6 +141,8 @@ def check_condition(condition: Condition | None, where: object) -> None:
     if condition is None:
         return
     kind = type(condition)
+    if kind is Absent or kind is Present:
+        return
     if kind is Equals:
         check_value(condition.value, where)  # type: ignore[attr-defined]
     elif kind is Compares:

@@ -30,10 +30,22 @@ EXECUTIONS = Table(
 MACHINES = Table(name="machines", partition="hash")
 """Definitions by the hash of their content."""
 
-REGISTRY = Table(name="registry", partition="kind", sort="name", ttl="expires_at_s")
-"""Settings made with the tables, and the workers' heartbeats."""
+IDEMPOTENCY = Table(name="idempotency", partition="key", sort="part", ttl="expires_at_s")
+"""One partition per key: the record at sort ``0``, and beside it the chunks of a result that is too large for it."""
 
-TABLES = (EXECUTIONS, MACHINES, REGISTRY)
+REGISTRY = Table(name="registry", partition="kind", sort="name", ttl="expires_at_s")
+"""Settings made with the tables, the workers' heartbeats, and the names of streams."""
+
+STREAMS = Table(name="streams", partition="stream_id", sort="seq", sort_type="int")
+"""One partition per stream: its head at sort ``0``, each segment at its last sequence number, its snapshot below zero.
+
+Partitions that begin with ``@`` hold the cursors of consumers and what they parked; no stream's id begins so.
+"""
+
+STREAM_CLAIMS = Table(name="stream_claims", partition="claim", ttl="expires_at_s")
+"""One item for each operation of a stream: its sequence number and a digest of its content."""
+
+TABLES = (EXECUTIONS, MACHINES, IDEMPOTENCY, STREAMS, STREAM_CLAIMS, REGISTRY)
 
 DEFAULT_BUCKETS = 16
 """Buckets of the ``pending`` and ``listing`` indexes, fixed when the tables are made."""

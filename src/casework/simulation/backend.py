@@ -14,8 +14,9 @@ from casework.backends.port import StoreEffect
 from casework.errors import CaseworkError, Contention, Misuse
 from casework.kernel.effects import Effect, Get, GetMany, Instant, Outcome, Query, Sleep, Token, Transact, Write
 from casework.kernel.items import Table
+from casework.simulation.carrier import Process
 from casework.simulation.faults import NONE, Faults
-from casework.simulation.world import Process, World
+from casework.simulation.world import World
 
 _STORE_EFFECTS = (Get, GetMany, Query, Write, Transact)
 _STEPS_MAX = 100_000

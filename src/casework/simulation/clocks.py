@@ -7,12 +7,9 @@ clock drifts and may stand still while the host does, and whose wall clock is of
 from __future__ import annotations
 
 from email.utils import formatdate
-from typing import TYPE_CHECKING
 
 from casework.backends.dynamodb.clock import DRIFT, FLEET_SKEW_S, Mark, ServiceClock
-
-if TYPE_CHECKING:
-    from casework.simulation.world import World
+from casework.simulation.carrier import Carrier
 
 _dates: dict[int, str] = {}
 
@@ -36,7 +33,7 @@ class SampledClock:
         before: of the same host's process before this one: the host's clocks go on, what was learned is gone.
     """
 
-    def __init__(self, world: World, skew_us: int, before: SampledClock | None = None) -> None:
+    def __init__(self, world: Carrier, skew_us: int, before: SampledClock | None = None) -> None:
         self._world = world
         self._skew_s = skew_us / 1e6
         self._rate = 1 + DRIFT * (skew_us % 201 - 100) / 200

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from casework.backends.memory import MemoryTables
 from casework.kernel.effects import Page, Query
 from casework.kernel.items import Item, Key
-
-if TYPE_CHECKING:
-    from casework.simulation.world import World
+from casework.simulation.carrier import Carrier
 
 
 class LaggingIndex:
@@ -26,7 +24,7 @@ class LaggingIndex:
         self._seen: MemoryTables | None = None
         self._number = 0
 
-    def note(self, world: World, key: Key, before: Item | None, after: Item | None) -> None:
+    def note(self, world: Carrier, key: Key, before: Item | None, after: Item | None) -> None:
         """An item changed."""
         lag = world.faults.index_lag
         if not lag and self._seen is None:

@@ -10,7 +10,6 @@ transaction with its token. docs/design/simulator.md lists each documented behav
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from casework.backends.memory import MemoryTables
 from casework.backends.refusals import raise_refusals
@@ -18,11 +17,9 @@ from casework.errors import CaseworkError, Contention, OutcomeUnknown, Throttled
 from casework.kernel.effects import Cancelled, Get, GetMany, Page, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Table
 from casework.kernel.limits import check_key, check_query, check_transaction, check_write
+from casework.simulation.carrier import Carrier, Task
 from casework.simulation.index import LaggingIndex
 from casework.simulation.partitions import PartitionMeter
-
-if TYPE_CHECKING:
-    from casework.simulation.world import Task, World
 
 Place = tuple[str, str, str | int | None]
 
@@ -57,7 +54,7 @@ class SimulatedStore:
         """The item as it is now."""
         return self.tables.get(key)
 
-    def query(self, world: World, query: Query) -> Page:
+    def query(self, world: Carrier, query: Query) -> Page:
         """A page as it is now; of an index, as it has become visible."""
         check_query(query)
         if query.index is not None:
@@ -66,7 +63,7 @@ class SimulatedStore:
 
     # --- one write ----------------------------------------------------------------------------------------------------
 
-    def apply(self, world: World, write: AnyWrite) -> None:
+    def apply(self, world: Carrier, write: AnyWrite) -> None:
         """Make a write visible, and let the indexes know of it in a while."""
         if type(write) is Check:
             return
@@ -81,7 +78,7 @@ class SimulatedStore:
         if self.watch is not None:
             self.watch(key, before, self.tables.peek(key))
 
-    def try_write(self, world: World, write: AnyWrite, nonce: str, *, is_repeat: bool) -> None:
+    def try_write(self, world: Carrier, write: AnyWrite, nonce: str, *, is_repeat: bool) -> None:
         """One attempt at a plain write; raises what a service would answer."""
         key = write.key
         place = place_of(key)
@@ -114,7 +111,7 @@ class Flight:
         self.is_repeated = False
         """It was applied and its answer lost: a repeat with its token is told so, and changes nothing."""
 
-    def step(self, world: World) -> None:
+    def step(self, world: Carrier) -> None:
         """Begin, make the next item visible, or answer."""
         if self.is_repeated:
             self._answer(world, None)
@@ -129,7 +126,7 @@ class Flight:
             if not self.left:
                 self._end(world)
 
-    def _begin(self, world: World) -> None:
+    def _begin(self, world: Carrier) -> None:
         store = world.store
         places = [place_of(write.key) for write in self.writes]
         if store.locks:
@@ -161,22 +158,22 @@ class Flight:
             first = world.choices.below(len(self.left))
             self.left.append(self.left.pop(first))
 
-    def abort(self, world: World) -> None:
+    def abort(self, world: Carrier) -> None:
         """Another transaction got in the way before any item was visible."""
         self._unlock(world)
         self._answer(world, Contention("aborted by another transaction"))
 
-    def _unlock(self, world: World) -> None:
+    def _unlock(self, world: Carrier) -> None:
         for write in self.writes:
             place = place_of(write.key)
             if world.store.locks.get(place) is self:
                 del world.store.locks[place]
 
-    def _end(self, world: World) -> None:
+    def _end(self, world: Carrier) -> None:
         self._unlock(world)
         self._answer(world, None)
 
-    def _answer(self, world: World, error: Exception | None) -> None:
+    def _answer(self, world: Carrier, error: Exception | None) -> None:
         is_awaited = self.owner is not None and not self.owner.is_dead
         if world.faults.lost and is_awaited and world.choices.happens(world.faults.lost):
             # The answer is lost, and the request is sent again with its token: applied, it is told so; refused, it is
@@ -193,7 +190,7 @@ class Flight:
 # --- the effects of a store, as the world carries them out ----------------------------------------------------------
 
 
-def _is_throttled(world: World, task: Task) -> bool:
+def _is_throttled(world: Carrier, task: Task) -> bool:
     """Whether a read is throttled, which is its answer then."""
     faults = world.faults
     if faults.throttled_reads and world.choices.happens(faults.throttled_reads):
@@ -203,7 +200,7 @@ def _is_throttled(world: World, task: Task) -> bool:
     return False
 
 
-def _meter(world: World, table: Table, partition: str, index: str | None, items: Sequence[Item | None]) -> None:
+def _meter(world: Carrier, table: Table, partition: str, index: str | None, items: Sequence[Item | None]) -> None:
     """Take a read's units from its partition; Throttled when they are used up."""
     if world.faults.partition_limits:
         store = world.store
@@ -211,7 +208,7 @@ def _meter(world: World, table: Table, partition: str, index: str | None, items:
             raise Throttled(SLOW_DOWN)
 
 
-def do_get(world: World, task: Task, effect: Get) -> None:
+def do_get(world: Carrier, task: Task, effect: Get) -> None:
     """A consistent get: at one instant, and never in conflict with a transaction."""
     if _is_throttled(world, task):
         return
@@ -228,7 +225,7 @@ def do_get(world: World, task: Task, effect: Get) -> None:
     world.answer(task, item)
 
 
-def do_get_many(world: World, task: Task, effect: GetMany) -> None:
+def do_get_many(world: Carrier, task: Task, effect: GetMany) -> None:
     """A batch of gets: each at an instant of its own."""
     store = world.store
     if task.partial is None and _is_throttled(world, task):
@@ -252,7 +249,7 @@ def do_get_many(world: World, task: Task, effect: GetMany) -> None:
     world.answer(task, items)
 
 
-def do_query(world: World, task: Task, effect: Query) -> None:
+def do_query(world: Carrier, task: Task, effect: Query) -> None:
     """A query: read-committed, so it may see its first items earlier than its last ones."""
     if task.partial is None and _is_throttled(world, task):
         return
@@ -291,7 +288,7 @@ def _torn(query: Query, before: list[Item], split: int, after: Page) -> Page:
     return Page(items, after.next)
 
 
-def _reap(world: World, table: Table, items: Sequence[Item]) -> None:
+def _reap(world: Carrier, table: Table, items: Sequence[Item]) -> None:
     """Delete items whose time to live is over, as the service does some day; whoever looks may still see them."""
     name = table.ttl
     if name is None:
@@ -304,7 +301,7 @@ def _reap(world: World, table: Table, items: Sequence[Item]) -> None:
                 world.store.apply(world, Delete(key))
 
 
-def do_write(world: World, task: Task, effect: Write) -> None:
+def do_write(world: Carrier, task: Task, effect: Write) -> None:
     """A plain write with a nonce; its answer may be lost, and it is repeated then."""
     faults, choices, store = world.faults, world.choices, world.store
     if task.nonce is None:
@@ -346,7 +343,7 @@ def do_write(world: World, task: Task, effect: Write) -> None:
         world.answer(task, None)
 
 
-def _write_unknown(world: World, task: Task, effect: Write) -> None:
+def _write_unknown(world: Carrier, task: Task, effect: Write) -> None:
     """Give up on a write that may have been applied, or may still be."""
     nonce, task.nonce = task.nonce, None
     when = world.choices.below(3)
@@ -371,7 +368,7 @@ class LateWrite:
         self.number = number
         self.process = None
 
-    def step(self, world: World) -> None:
+    def step(self, world: Carrier) -> None:
         """It arrives."""
         try:
             world.store.try_write(world, self.write, self.nonce, is_repeat=False)
@@ -382,7 +379,7 @@ class LateWrite:
         world.retire(self)
 
 
-def do_transact(world: World, task: Task, effect: Transact) -> None:
+def do_transact(world: Carrier, task: Task, effect: Transact) -> None:
     """A transaction: a flight of its own, which the process waits for; repeats carry a token, so it flies once."""
     try:
         check_transaction(effect.writes)

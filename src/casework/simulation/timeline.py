@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from casework.errors import CaseworkError
 from casework.kernel.effects import (
@@ -21,9 +21,7 @@ from casework.kernel.effects import (
     Write,
 )
 from casework.kernel.items import AnyWrite, Check, Delete, Put
-
-if TYPE_CHECKING:
-    from casework.simulation.world import Task, World
+from casework.simulation.carrier import Carrier, Task
 
 MAX_LINES = 2000
 
@@ -35,7 +33,7 @@ class Timeline:
         self.lines: list[str] = []
         self.left_out = 0
 
-    def event(self, world: World, who: str, what: str) -> None:
+    def event(self, world: Carrier, who: str, what: str) -> None:
         """Something happened to ``who``."""
         if len(self.lines) >= MAX_LINES:
             self.left_out += 1
@@ -43,11 +41,11 @@ class Timeline:
         seconds = (world.now_us - 1_750_000_000_000_000) / 1e6
         self.lines.append(f"{world.steps:6d} {seconds:10.4f}s  {who:<12} {what}")
 
-    def note(self, world: World, task: Task | None, what: str) -> None:
+    def note(self, world: Carrier, task: Task | None, what: str) -> None:
         """Something happened for a task, or for nobody."""
         self.event(world, task.process.name if task is not None else "(store)", what)
 
-    def answered(self, world: World, task: Task, value: Any, error: BaseException | None) -> None:
+    def answered(self, world: Carrier, task: Task, value: Any, error: BaseException | None) -> None:
         """A program got the answer to its effect."""
         effect = task.effect
         if isinstance(effect, Sleep | Race | RunMany):

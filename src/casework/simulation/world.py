@@ -24,7 +24,6 @@ from casework.kernel.effects import (
     Get,
     GetMany,
     Handle,
-    Instant,
     Now,
     Outcome,
     Query,
@@ -39,6 +38,7 @@ from casework.kernel.effects import (
 )
 from casework.kernel.items import Table
 from casework.simulation import schedules, store
+from casework.simulation.carrier import Main, Process, Task
 from casework.simulation.choices import Choices
 from casework.simulation.clocks import SampledClock
 from casework.simulation.faults import NONE, Faults
@@ -47,72 +47,6 @@ from casework.simulation.timeline import Timeline
 START_US = 1_750_000_000_000_000
 STEP_US = 200
 """Virtual time of one step."""
-
-Main = Callable[["Process"], Generator[Effect, Any, Any]]
-
-
-class Process:
-    """A host's process: a clock, programs that die with it, and how it is started."""
-
-    def __init__(self, world: World, name: str, main: Main, skew_us: int, *, may_crash: bool) -> None:
-        self.world = world
-        self.name = name
-        self.main = main
-        self.skew_us = skew_us
-        self.may_crash = may_crash
-        self.tasks: list[Task] = []
-        self.starts_n = 0
-        self.paused_until_us = 0
-        self.is_up = False
-        self.clock: SampledClock | None = None
-        """Where the time is known from samples only; a process that starts has none."""
-        self._last_us = 0
-
-    def now(self) -> Instant:
-        """This host's clock, with a bound that holds the true time."""
-        if self.clock is not None:
-            return self.clock.service.now()
-        faults = self.world.faults
-        error_us = int((faults.skew_s_max + faults.clock_error_s) * 1e6) if self.skew_us or faults.clock_error_s else 0
-        seen_us = max(self.world.now_us + self.skew_us, self._last_us)
-        self._last_us = seen_us
-        return Instant(seen_us - error_us, seen_us + error_us)
-
-
-class Task:
-    """A program of a process, waiting at an effect."""
-
-    __slots__ = (
-        "answers", "children", "effect", "error", "flight", "handle", "is_cancelled", "is_dead", "is_repeat", "nonce",
-        "number", "on_end", "partial", "process", "program", "sent", "wake_number", "what",
-    )  # fmt: skip
-
-    def __init__(self, process: Process, program: Generator[Effect, Any, Any], what: str, number: int) -> None:
-        self.process = process
-        self.program = program
-        self.what = what
-        self.number = number
-        self.effect: Any = None
-        self.handle: Handle | None = None
-        self.on_end: Callable[[Outcome[Any]], None] | None = None
-        self.children: list[Task] = []
-        self.answers: list[Any] | None = None
-        self.partial: Any = None
-        self.nonce: str | None = None
-        self.is_repeat = False
-        self.flight: store.Flight | None = None
-        self.sent = (0.0, 0.0)
-        self.wake_number = 0
-        self.is_dead = False
-        self.is_cancelled = False
-
-    def step(self, world: World) -> None:
-        """Carry out the effect that it waits at."""
-        effect = self.effect
-        _HANDLERS[type(effect)](world, self, effect)
-
-    def __repr__(self) -> str:
-        return f"<{self.what} of {self.process.name}>"
 
 
 class World:
@@ -219,11 +153,16 @@ class World:
         """Let a task wait until it is answered."""
         self._ready.remove(task)
 
+    def perform(self, task: Task) -> None:
+        """Carry out the effect that a task waits at."""
+        effect = task.effect
+        _HANDLERS[type(effect)](self, task, effect)
+
     def answer(self, task: Task, value: Any, error: BaseException | None = None) -> None:
         """Give a program the answer to its effect, and carry it to the next one that takes a step."""
         program = task.program
         if self._samples_clocks and type(task.effect) in _ANSWERED_BY_THE_SERVICE:
-            task.process.clock.saw_answer(task.sent)  # type: ignore[union-attr]
+            task.process.clock.saw_answer(task.sent)
         if task.flight is None and task.effect is not None and task not in self._ready:
             self._ready.append(task)
         if self.timeline is not None and task.effect is not None:
@@ -253,7 +192,7 @@ class World:
             return
         task.effect = effect
         if self._samples_clocks:
-            task.sent = task.process.clock.service.mark()  # type: ignore[union-attr]
+            task.sent = task.process.clock.service.mark()
         if kind is Sleep:
             self._sleep(task, effect.seconds)  # type: ignore[attr-defined]
         elif kind is Race:

@@ -141,7 +141,7 @@ class StateNode:
         return f"<{self.kind} state {self.path or '(root)'}>"
 
 
-class Run(msgspec.Struct):
+class Run(msgspec.Struct, gc=False):
     """The working memory of one step; guards and actions are called with it."""
 
     machine: Any

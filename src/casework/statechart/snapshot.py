@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One event. ``data`` is JSON, mostly a mapping; whoever brings events in checks it with ``check_json``."""
 
     type: str
@@ -26,7 +26,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id of the invocation that this event reports on, or empty."""
 
 
-class Snapshot(msgspec.Struct, omit_defaults=True, rename={"configuration": "states"}):
+class Snapshot(msgspec.Struct, omit_defaults=True, rename={"configuration": "states"}, gc=False):
     """A chart between two events. Encodes to short JSON: what has its default value is left out."""
 
     configuration: list[str]
@@ -48,7 +48,7 @@ class Snapshot(msgspec.Struct, omit_defaults=True, rename={"configuration": "sta
 # --- effects --------------------------------------------------------------------------------------------------
 
 
-class ArmTimer(msgspec.Struct, frozen=True, tag=True):
+class ArmTimer(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Deliver ``timer_event(name, stay)`` at ``due_us``."""
 
     name: str
@@ -56,14 +56,14 @@ class ArmTimer(msgspec.Struct, frozen=True, tag=True):
     due_us: int
 
 
-class CancelTimer(msgspec.Struct, frozen=True, tag=True):
+class CancelTimer(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The timer of that stay is no longer wanted. It may be the one that has just fired."""
 
     name: str
     stay: int
 
 
-class StartTask(msgspec.Struct, frozen=True, tag=True):
+class StartTask(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Run the task function ``src``; report with ``done_invoke`` or ``error_invoke``.
 
     ``options`` may hold ``retry`` (``max_attempts``, ``initial_us``, ``factor``, ``max_us``, ``jitter``),
@@ -78,7 +78,7 @@ class StartTask(msgspec.Struct, frozen=True, tag=True):
     options: dict[str, Any]
 
 
-class StartChildren(msgspec.Struct, frozen=True, tag=True):
+class StartChildren(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Start one execution of machine ``src`` per element of ``inputs``; report once ``join`` decides.
 
     ``each`` tells a list from a single child: with it the output is a list. ``join`` is ``all``, ``any`` or a count.
@@ -95,14 +95,14 @@ class StartChildren(msgspec.Struct, frozen=True, tag=True):
     options: dict[str, Any]
 
 
-class StopInvoke(msgspec.Struct, frozen=True, tag=True):
+class StopInvoke(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The state was left: end the task or children of this invocation, where they still run."""
 
     invoke_id: str
     stay: int
 
 
-class Send(msgspec.Struct, frozen=True, tag=True):
+class Send(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Send an event after ``delay_us``.
 
     ``to`` is an execution id, ``parent``, ``child:<invoke id>``, or empty for the execution itself.
@@ -115,13 +115,13 @@ class Send(msgspec.Struct, frozen=True, tag=True):
     send_id: str
 
 
-class CancelSend(msgspec.Struct, frozen=True, tag=True):
+class CancelSend(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Take back the delayed sends with this id that were not delivered yet."""
 
     send_id: str
 
 
-class Log(msgspec.Struct, frozen=True, tag=True):
+class Log(msgspec.Struct, frozen=True, tag=True, gc=False):
     """An entry for the log."""
 
     label: str
@@ -131,7 +131,7 @@ class Log(msgspec.Struct, frozen=True, tag=True):
 Effect = ArmTimer | CancelTimer | StartTask | StartChildren | StopInvoke | Send | CancelSend | Log
 
 
-class Step(msgspec.Struct):
+class Step(msgspec.Struct, gc=False):
     """The result of a step."""
 
     snapshot: Snapshot

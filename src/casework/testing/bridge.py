@@ -72,3 +72,34 @@ class BridgedBackend:
 
 async def _awaited(awaitable: Awaitable[T]) -> T:
     return await awaitable
+
+
+class BridgedStore:
+    """A blocking face for an async store: every public coroutine method becomes a blocking one.
+
+    Args:
+        make: makes the store; it is called, and awaited, on an event loop in a thread of its own.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[Any]]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="casework-bridge", daemon=True)
+        self._thread.start()
+        self.store = self._wait(_awaited(make()))
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.store, name)
+        if not asyncio.iscoroutinefunction(method):
+            return method
+        return lambda *args, **kwargs: self._wait(method(*args, **kwargs))
+
+    def close(self) -> None:
+        """Close the store and end its loop."""
+        if self._thread.is_alive():
+            self._wait(self.store.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -14,8 +14,8 @@ from casework.backends.dynamodb.client import (
     CONCURRENCY,
     Call,
     arguments_of,
-    config_of,
     import_extra,
+    make_config,
     returns_items,
     time_question,
     watch,
@@ -51,6 +51,8 @@ class AsyncDynamoDBBackend:
         policy: how long calls are repeated.
         concurrency: calls of one ``execute_many`` under way at once, and connections of its own client.
         clock: the service's time; for tests.
+        settings: arguments for the config of its own client, such as ``connect_timeout``.
+        config: a config of yours, merged over that of its own client.
     """
 
     shares_commits = False
@@ -66,10 +68,13 @@ class AsyncDynamoDBBackend:
         policy: CallPolicy | None = None,
         concurrency: int = CONCURRENCY,
         clock: ServiceClock | None = None,
+        settings: Mapping[str, Any] | None = None,
+        config: Any = None,
     ) -> None:
         self.meter = Meter() if meter else None
         self.clock = clock or ServiceClock()
         self._given = client
+        self._settings, self._config = dict(settings or {}), config
         self._client: Any = None
         self._endpoint_url, self._region_name = endpoint_url, region_name
         self._concurrency = concurrency
@@ -99,7 +104,12 @@ class AsyncDynamoDBBackend:
 
     async def _make_client(self) -> Any:
         session = import_extra("aiobotocore.session", "dynamodb-async").get_session()
-        config = import_extra("aiobotocore.config", "dynamodb-async").AioConfig(**config_of(self._concurrency))
+        config = make_config(
+            import_extra("aiobotocore.config", "dynamodb-async").AioConfig,
+            self._concurrency,
+            self._settings,
+            self._config,
+        )
         known = self._endpoint_url is None or await session.get_credentials() is not None
         found_region = session.get_config_variable("region")
         where = arguments_of(self._endpoint_url, self._region_name, found_region, has_credentials=known)

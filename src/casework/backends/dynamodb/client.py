@@ -8,7 +8,7 @@ botocore's ``response-received`` event.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -32,6 +32,19 @@ def import_extra(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(f"DynamoDB needs {module}: pip install casework[{extra}] ({error})") from error
+
+
+def make_config(make: Callable[..., Any], concurrency: int, settings: Mapping[str, Any], merge: Any) -> Any:
+    """The config of a client of ours.
+
+    Args:
+        make: ``Config`` of botocore, or ``AioConfig`` of aiobotocore.
+        concurrency: connections kept.
+        settings: arguments of ``make`` that are other than ours.
+        merge: a config of the user's; what is set in it counts.
+    """
+    config = make(**{**config_of(concurrency), **settings})
+    return config if merge is None else config.merge(merge)
 
 
 def config_of(concurrency: int) -> dict[str, Any]:

@@ -172,8 +172,8 @@ def _condition_fields(write: AnyWrite, table: Table, terms: Expressions, nonce: 
 
 
 def table_name(prefix: str, table: Table) -> str:
-    """The name of a table in the account."""
-    return f"{prefix}_{table.name}"
+    """The name of a table in the account; without a prefix it is the table's own."""
+    return f"{prefix}_{table.name}" if prefix else table.name
 
 
 def encode_write(write: AnyWrite, prefix: str, nonce: str) -> tuple[str, Wire]:

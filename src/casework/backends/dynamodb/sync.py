@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -15,8 +15,8 @@ from casework.backends.dynamodb.client import (
     CONCURRENCY,
     Call,
     arguments_of,
-    config_of,
     import_extra,
+    make_config,
     returns_items,
     time_question,
     watch,
@@ -26,11 +26,12 @@ from casework.backends.dynamodb.faults import Reply
 from casework.backends.dynamodb.metering import Meter
 from casework.backends.dynamodb.plan import CallPolicy, Pause, Planner, Send, Steps
 from casework.backends.dynamodb.tables import WAIT_S, answers_steps, create_steps, verify_steps
+from casework.backends.dynamodb.walking import walk_steps
 from casework.backends.port import StoreEffect
 from casework.backends.surroundings import random_token
 from casework.errors import Misuse
 from casework.kernel.effects import Instant, Outcome
-from casework.kernel.items import Table
+from casework.kernel.items import Item, Table
 from casework.kernel.schema import TABLES
 
 T = TypeVar("T")
@@ -49,6 +50,8 @@ class DynamoDBBackend:
         policy: how long calls are repeated.
         concurrency: calls of one ``execute_many`` under way at once.
         clock: the service's time; for tests.
+        settings: arguments for the config of its own client, such as ``connect_timeout``.
+        config: a config of yours, merged over that of its own client.
     """
 
     shares_commits = False
@@ -64,10 +67,13 @@ class DynamoDBBackend:
         policy: CallPolicy | None = None,
         concurrency: int = CONCURRENCY,
         clock: ServiceClock | None = None,
+        settings: Mapping[str, Any] | None = None,
+        config: Any = None,
     ) -> None:
         self.meter = Meter() if meter else None
         self.clock = clock or ServiceClock()
         self._given = client
+        self._settings, self._config = dict(settings or {}), config
         self._client: Any = None
         self._client_pid = 0
         self._endpoint_url, self._region_name = endpoint_url, region_name
@@ -97,7 +103,9 @@ class DynamoDBBackend:
 
     def _make_client(self) -> Any:
         boto3 = import_extra("boto3", "dynamodb")
-        config = import_extra("botocore.config", "dynamodb").Config(**config_of(self._concurrency))
+        config = make_config(
+            import_extra("botocore.config", "dynamodb").Config, self._concurrency, self._settings, self._config
+        )
         session = boto3.session.Session()
         known = self._endpoint_url is None or session.get_credentials() is not None
         where = arguments_of(self._endpoint_url, self._region_name, session.region_name, has_credentials=known)
@@ -180,6 +188,10 @@ class DynamoDBBackend:
     def verify_tables(self, tables: Sequence[Table] = TABLES) -> list[str]:
         """Everything that is missing or different, permissions included; empty when all is well."""
         return self.carry(verify_steps(self._planner.prefix, tables, self.token()))
+
+    def walk(self, table: Table, limit: int, after: str | None) -> tuple[list[Item], str | None]:
+        """A page of a whole table, for operators (dynamodb:Scan); ``after`` is what the page before handed back."""
+        return self.carry(walk_steps(self._planner.prefix, table, limit, after))
 
     def close(self) -> None:
         """Give back the threads and the client, if it is its own; harmless when done twice."""

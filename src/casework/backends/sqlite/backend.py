@@ -21,7 +21,7 @@ from casework.backends.sqlite.tables import create, lacking
 from casework.backends.surroundings import Clock, HostClock, SeededTokens, random_token
 from casework.errors import CaseworkError, MissingTable, Misuse
 from casework.kernel.effects import Get, GetMany, Instant, Outcome, Query, Transact, Write
-from casework.kernel.items import AnyWrite, Key, Table
+from casework.kernel.items import AnyWrite, Item, Key, Table
 from casework.kernel.limits import check_key, check_query, checked_key, checked_keys
 
 
@@ -117,6 +117,18 @@ class SqliteBackend:
             self._write(writes, outcomes)
         return outcomes  # type: ignore[return-value]
 
+    def walk(self, table: Table, limit: int, after: str | None) -> tuple[list[Item], str | None]:
+        """A page of a whole table, for operators; ``after`` is what the page before handed back."""
+        layout = self._layout(table)
+        last = -(2**63) if after is None else int(after)
+        try:
+            with self._file.reader() as connection:
+                rows = connection.execute(layout.scan, (last, limit)).fetchall()
+        except sqlite3.Error as error:
+            raise translated(error, self.path, self._file.busy_timeout_s) from error
+        items = [layout.item_of(partition, sort, text) for _, partition, sort, text in rows]
+        return items, str(rows[-1][0]) if len(rows) == limit else None
+
     def _check_read(self, effect: StoreEffect) -> None:
         if isinstance(effect, Query):
             check_query(effect)
@@ -151,7 +163,7 @@ class SqliteBackend:
         reads: list[int],
         outcomes: list[Outcome[Any] | None],
     ) -> None:
-        whole: dict[Layout, list[int]] = {}
+        alike: dict[tuple[Layout, Any, Any], list[int]] = {}
         gets: list[int] = []
         for position in reads:
             effect = effects[position]
@@ -159,12 +171,18 @@ class SqliteBackend:
                 gets.append(position)
                 continue
             layout = self._layouts[effect.table]
-            bounded = effect.low is not None or effect.high is not None or effect.after is not None
-            if bounded or effect.index is not None or effect.reverse or len(reads) == 1:
+            low, high = effect.low, effect.high
+            if (
+                effect.index is not None
+                or effect.after is not None
+                or effect.reverse
+                or (low is None) is not (high is None)
+                or len(reads) == 1
+            ):
                 outcomes[position] = outcome_of(query_one, connection, layout, effect, self._known)
             else:
-                whole.setdefault(layout, []).append(position)
-        for layout, positions in whole.items():
+                alike.setdefault((layout, low, high), []).append(position)
+        for (layout, _, _), positions in alike.items():
             pages = query_many(connection, layout, [effects[p] for p in positions], self._known)  # type: ignore[misc]
             for position, page in zip(positions, pages, strict=True):
                 outcomes[position] = page

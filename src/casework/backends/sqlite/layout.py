@@ -83,10 +83,16 @@ class Layout:
             " WHERE rowid > ? ORDER BY rowid LIMIT ?"
         )
         self.set_entries = f"UPDATE {table} SET {', '.join(f'{column} = ?' for column in entries)} WHERE rowid = ?"
+        self.query_many = self._query_many("")
+        if self.sql_sort is not None:
+            sort = f"t.{self.sql_sort}"
+            self.query_many_between = self._query_many(f" AND {sort} >= ? AND {sort} <= ?")
+
+    def _query_many(self, bounds: str) -> str:
         sort = "0" if self.sql_sort is None else f"t.{self.sql_sort}"
-        self.query_many = (
-            f"SELECT j.key, {sort}, t.attributes FROM json_each(?) j CROSS JOIN {table} t"
-            f" ON t.{self.sql_partition} = j.value"
+        return (
+            f"SELECT j.key, {sort}, t.attributes FROM json_each(?) j CROSS JOIN {self.sql_table} t"
+            f" ON t.{self.sql_partition} = j.value{bounds}"
         )
 
     def _get_chunk(self, keys: list[str], size: int) -> str:

@@ -182,33 +182,48 @@ def _take_page(
 def query_many(
     connection: sqlite3.Connection, layout: Layout, queries: Sequence[Query], known: Known
 ) -> list[Outcome[Page]]:
-    """Pages of whole partitions, in one statement; a partition that holds more than its page is read again alone."""
+    """Pages of partitions between the same bounds, in one statement, each with its own limit.
+
+    A partition that holds more than a page of the store, or something damaged, is read again alone.
+    """
     outcomes: list[Outcome[Page]] = []
     while len(outcomes) < len(queries):
-        outcomes += [Outcome(page) for page in _query_run(connection, layout, queries[len(outcomes) :], known)]
-        if len(outcomes) < len(queries):
+        pages, is_whole = _query_run(connection, layout, queries[len(outcomes) :], known)
+        outcomes += [Outcome(page) for page in pages]
+        if not is_whole:
             outcomes.append(outcome_of(query_one, connection, layout, queries[len(outcomes)], known))
     return outcomes
 
 
-def _query_run(connection: sqlite3.Connection, layout: Layout, queries: Sequence[Query], known: Known) -> list[Page]:
-    """The pages of the first queries, up to one that does not fit: its partition is too large, or damaged."""
+def _query_run(
+    connection: sqlite3.Connection, layout: Layout, queries: Sequence[Query], known: Known
+) -> tuple[list[Page], bool]:
+    """The pages of the first queries, up to one that is cut at its limit; False when the next must be read alone."""
     pages = [Page([]) for _ in queries]
     partitions = [query.partition for query in queries]
     limits = [query.limit or _SOME_LIMIT for query in queries]
+    low, high = queries[0].low, queries[0].high
     has_sort = layout.sort is not None
     item_of, young = layout.item_of, known.young
     at, size, count, characters = -1, 0, 0, 0
     items: list[Item] = []
-    cursor = connection.execute(layout.query_many, (_encode(partitions).decode(),))
+    own: str | int | None = None
+    values = [_encode(partitions).decode()]
+    if low is None:
+        cursor = connection.execute(layout.query_many, values)
+    else:
+        cursor = connection.execute(layout.query_many_between, [*values, low, high])
     try:
         for position, sort, text in cursor:
             if position != at:
                 at, size, items = position, 0, pages[position].items
+            elif len(items) >= limits[at]:
+                pages[at].next = make_cursor(queries[at], (own, partitions[at], own))  # type: ignore[arg-type]
+                return pages[: at + 1], True
             length = len(text)
             size += _KEY_BYTES + (length if text.isascii() else 4 * length)
-            if size >= LARGEST_PAGE_BYTES or len(items) >= limits[at]:
-                return pages[:at]
+            if size >= LARGEST_PAGE_BYTES:
+                return pages[:at], False
             partition = partitions[at]
             own = sort if has_sort else None
             item = item_of(partition, own, text)
@@ -218,11 +233,11 @@ def _query_run(connection: sqlite3.Connection, layout: Layout, queries: Sequence
                 count += 1
                 characters += length
     except CorruptItem:
-        return pages[:at]
+        return pages[:at], False
     finally:
         cursor.close()
         known.grew(count, characters)
-    return pages
+    return pages, True
 
 
 def outcome_of(read: Callable[..., Any], *arguments: Any) -> Outcome[Any]:

@@ -19,9 +19,10 @@ from casework.kernel.effects import Effect
 from casework.kernel.items import Item, Key
 from casework.kernel.programs import Program, now, query, sleep
 from casework.kernel.schema import EXECUTIONS, TABLES
+from casework.simulation.carrier import Process
 from casework.simulation.faults import ROUGH
 from casework.simulation.runner import Scenario
-from casework.simulation.world import Process, World
+from casework.simulation.world import World
 from casework.statechart import Machine
 
 P = ParamSpec("P")

@@ -10,9 +10,9 @@ from casework.kernel.conditions import absent, equals
 from casework.kernel.effects import Effect
 from casework.kernel.items import Put, Table
 from casework.kernel.programs import get, sleep, transact, write
+from casework.simulation.carrier import Process
 from casework.simulation.checkers import Operation, not_linearizable
 from casework.simulation.runner import Scenario
-from casework.simulation.world import Process
 
 CELLS = Table(name="cells", partition="id")
 

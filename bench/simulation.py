@@ -1,0 +1,89 @@
+"""How fast the simulator is: ``python -m bench.simulation [--json] [--seconds N] [NAME ...]``.
+
+For each scenario: scheduled steps a second and seeds (whole runs) a second on one core, with all faults on. ``users``
+is ``casework.simulate`` on the demo's machines, with crashes and duplicates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import casework
+from casework.simulation.runner import explore
+from casework.simulation.scenarios import executions, records
+from casework.simulation.users import simulate
+
+DEMO = Path(casework.__file__).parent / "demo"
+RUNS = 1_000_000
+TARGET_STEPS_A_SECOND = 200_000
+
+
+def of_scenario(scenario: Any, seconds: float) -> dict[str, Any]:
+    """Rates of one scenario."""
+    explore(scenario, runs=5)
+    report = explore(scenario, runs=RUNS, seconds_max=seconds, shrinks=False)
+    return row(scenario.name, report.steps, report.runs, report.seconds, report.failure is not None)
+
+
+def of_users(seconds: float) -> dict[str, Any]:
+    """Rates of a user's charts, tasks replaced."""
+    machines = [casework.Machine.load(DEMO / "order.yaml"), casework.Machine.load(DEMO / "shipment.yaml")]
+    for machine in machines:
+        for name in machine.names.actions:
+            machine.action(name=name)(lambda context, event: None)
+        for name in machine.names.guards:
+            machine.guard(name=name)(lambda context, event: True)
+    given = {"order": "o", "customer": "c", "items": ["a", "b"], "amount_cents": 1, "confirm_within_ms": 60_000}
+    report = simulate(machines, runs=RUNS, seconds=seconds, input=given, seed=1, may_fail=True)
+    return row("users", report.steps, report.runs, report.seconds, not report.ok)
+
+
+def row(name: str, steps: int, runs: int, seconds: float, failed: bool) -> dict[str, Any]:
+    return {
+        "name": name, "unit": "steps/s", "ours": round(steps / seconds), "peer": TARGET_STEPS_A_SECOND,
+        "peer_name": "target", "ratio": round(steps / seconds / TARGET_STEPS_A_SECOND, 2),
+        "seeds_per_s": round(runs / seconds, 1), "steps_per_seed": round(steps / runs), "failed": failed,
+    }  # fmt: skip
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("scenario", "steps/s", "seeds/s", "steps/seed", "")
+    most = max(each["ours"] for each in rows)
+    for each in rows:
+        bar = "#" * round(30 * each["ours"] / most)
+        table.add_row(
+            each["name"], f"{each['ours']:,}", f"{each['seeds_per_s']:,}", f"{each['steps_per_seed']:,}",
+            "FAILED" if each["failed"] else bar,
+        )  # fmt: skip
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="scenarios; all when none is named")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each scenario")
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    scenarios = {scenario.name: scenario for scenario in (*records.ALL, *executions.ALL)}
+    names = options.names or [*scenarios, "users"]
+    rows = []
+    from rich.progress import track
+
+    for name in track(names, description="simulation", disable=options.json, transient=True):
+        rows.append(of_users(options.seconds) if name == "users" else of_scenario(scenarios[name], options.seconds))
+    if options.json:
+        print(json.dumps({"rows": rows}, indent=2))
+    else:
+        show(rows)
+
+
+if __name__ == "__main__":
+    main()

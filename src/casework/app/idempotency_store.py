@@ -1,0 +1,337 @@
+"""The idempotency store as a component: bound to a backend, sync and async.
+
+``IdempotencyStore`` and its subclasses block, ``AsyncIdempotencyStore`` and its subclasses are for event loops; the
+operations are those of :mod:`casework.idempotency`, and the surfaces (decorator, HTTP, queues) take any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+import weakref
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from casework.app.idempotency_memory import MemoryRecords
+from casework.backends.drive import run
+from casework.backends.drive_async import run_async
+from casework.backends.memory import MemoryBackend
+from casework.backends.port import AsyncBackend, Backend
+from casework.backends.surroundings import Clock, VirtualClock
+from casework.backends.threaded import ThreadedBackend
+from casework.errors import Misuse
+from casework.idempotency import lifecycle, operating, waiting
+from casework.idempotency.lifecycle import Shared
+from casework.idempotency.record import DONE, ClaimResult
+from casework.kernel.items import Table
+from casework.kernel.programs import Program
+from casework.kernel.schema import IDEMPOTENCY
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _driven(operation: Callable[Concatenate[Shared, P], Program[T]]) -> Callable[Concatenate[IdempotencyStore, P], T]:
+    def method(this: IdempotencyStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return this.run(operation(this.shared, *args, **kwargs))
+
+    functools.update_wrapper(method, operation)
+    return method
+
+
+def _driven_async(
+    operation: Callable[Concatenate[Shared, P], Program[T]],
+) -> Callable[Concatenate[AsyncIdempotencyStore, P], Coroutine[Any, Any, T]]:
+    async def method(this: AsyncIdempotencyStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await this.run(operation(this.shared, *args, **kwargs))
+
+    functools.update_wrapper(method, operation)
+    return method
+
+
+def _claim(
+    shared: Shared, key: str, fingerprint: str, fingerprint_version: int, lease_ttl_seconds: float
+) -> Program[ClaimResult]:
+    return (yield from lifecycle.claim(shared, key, fingerprint, fingerprint_version, lease_ttl_seconds))
+
+
+_claim.__doc__, _claim.__name__ = lifecycle.claim.__doc__, "claim"
+
+
+def host_steady_us() -> int:
+    """This host's steady clock, in microseconds."""
+    return time.monotonic_ns() // 1000
+
+
+def host_wall_us() -> int:
+    """This host's time, in microseconds."""
+    return time.time_ns() // 1000
+
+
+def steady_clock(backend: Any) -> Callable[[], int]:
+    """The steady clock beside a backend's time: the host's, or the virtual one where time is virtual."""
+    clock = getattr(getattr(backend, "blocking", backend), "clock", None)
+    if isinstance(clock, VirtualClock):
+        return lambda: clock.now().middle_us
+    return host_steady_us
+
+
+class IdempotencyStore:
+    """An idempotency store on a blocking backend. Safe to use from several threads, and after a fork.
+
+    Args:
+        backend: the store; its tables must exist.
+        lease_grace_seconds: claims and results outlive their end by so much before the store may forget them.
+    """
+
+    def __init__(self, backend: Backend, *, lease_grace_seconds: int = 60) -> None:
+        self.backend = backend
+        self.shared = Shared(steady_clock(backend), grace_s=lease_grace_seconds)
+        self._threaded: ThreadedBackend | None = None
+        self._threaded_pid = 0
+
+    claim = _driven(_claim)
+    complete = _driven(lifecycle.complete)
+    release = _driven(lifecycle.release)
+    renew = _driven(lifecycle.renew)
+    wait_for_completion = _driven(waiting.wait_for_completion)
+    get = _driven(operating.get_record)
+    force_release = _driven(operating.force_release)
+    purge = _driven(operating.purge)
+    purge_expired = _driven(operating.purge_expired)
+
+    def run(self, program: Program[T]) -> T:
+        """Carry a program of this store on the calling thread."""
+        return run(program, self.backend)
+
+    async def run_on_loop(self, program: Program[T]) -> T:
+        """Carry a program of this store on the running loop; its calls to the store run in threads beside it."""
+        return await run_async(program, self._on_loop())
+
+    def _on_loop(self) -> AsyncBackend:
+        if self._threaded is None or self._threaded_pid != os.getpid():
+            self._threaded, self._threaded_pid = ThreadedBackend(self.backend), os.getpid()
+        return self._threaded
+
+    def close(self) -> None:
+        """Give back the backend; harmless when done twice."""
+        threaded, self._threaded = self._threaded, None
+        if threaded is not None and self._threaded_pid == os.getpid():
+            threaded.shut_down()
+        self.backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class MemoryIdempotencyStore(IdempotencyStore):
+    """An idempotency store in this process's memory, for tests and single processes; gone at the process's end.
+
+    Args:
+        clock: a :class:`~casework.backends.surroundings.VirtualClock` makes time stand still until it is moved.
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        super().__init__(MemoryBackend(clock=clock))
+        virtual = clock
+        now_us = host_wall_us if virtual is None else lambda: virtual.now().earliest_us
+        self.records = MemoryRecords(now_us)
+        self.shared = Shared(steady_clock(self.backend), direct=self.records)
+
+    def claim(  # the one short cut: a replay is a look at a dict, and driving a program would double its price
+        self, key: str, fingerprint: str, fingerprint_version: int, lease_ttl_seconds: float
+    ) -> ClaimResult:
+        """As :meth:`IdempotencyStore.claim`."""
+        found = self.records.completed(key)
+        if found is not None:
+            return ClaimResult(DONE, found, None)
+        return super().claim(key, fingerprint, fingerprint_version, lease_ttl_seconds)
+
+
+class SqliteIdempotencyStore(IdempotencyStore):
+    """An idempotency store in one SQLite file, which is made with its table when it is missing.
+
+    Args:
+        path: the file; its folder must exist.
+        lease_grace_seconds: as for :class:`IdempotencyStore`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, lease_grace_seconds: int = 60) -> None:
+        from casework.backends.sqlite import SqliteBackend
+
+        super().__init__(SqliteBackend(path), lease_grace_seconds=lease_grace_seconds)
+        self.backend.create_tables((IDEMPOTENCY,))
+
+
+class _LazyTable:
+    """A DynamoDB table that is made when it is first needed; when that fails, the next call tries again."""
+
+    def __init__(self, table: str | None, create: bool) -> None:
+        name = "casework_idempotency" if table is None else table
+        if not name:
+            raise Misuse("table is empty; it must be the name of a DynamoDB table")
+        self.table = Table(name=name, partition=IDEMPOTENCY.partition, sort=IDEMPOTENCY.sort, ttl=IDEMPOTENCY.ttl)
+        self.is_pending = create
+
+
+class DynamoDBIdempotencyStore(IdempotencyStore):
+    """An idempotency store on DynamoDB, over boto3. Nothing is contacted before the first call.
+
+    Args:
+        table: name of the table; None: ``casework_idempotency``.
+        client: a boto3 client for DynamoDB, left open by ``close``; None: one of its own, made again after a fork.
+        endpoint_url: of the client of its own: another server than AWS.
+        region_name: of the client of its own.
+        create_table: make the table when it is missing, and see to its TTL, before the first call.
+        lease_grace_seconds: as for :class:`IdempotencyStore`.
+        connect_timeout: seconds to connect, of the client of its own.
+        read_timeout: seconds to wait for an answer, of the client of its own.
+        max_retries: attempts at a call that found nobody or no answer, before ``Unavailable``.
+        config: a ``botocore.config.Config`` of yours, merged over that of the client of its own.
+        clock: the service's time; for tests.
+    """
+
+    def __init__(
+        self, *, table: str | None = None, client: Any = None, endpoint_url: str | None = None,
+        region_name: str | None = None, create_table: bool = True, lease_grace_seconds: int = 60,
+        connect_timeout: float = 5, read_timeout: float = 10, max_retries: int = 3, config: Any = None,
+        clock: Any = None,
+    ) -> None:  # fmt: skip
+        from casework.backends.dynamodb.sync import DynamoDBBackend
+
+        backend = DynamoDBBackend(
+            client, prefix="", endpoint_url=endpoint_url, region_name=region_name, clock=clock,
+            policy=_call_policy(max_retries), config=config,
+            settings={"connect_timeout": connect_timeout, "read_timeout": read_timeout},
+        )  # fmt: skip
+        super().__init__(backend, lease_grace_seconds=lease_grace_seconds)
+        self._lazy = _LazyTable(table, create_table)
+        self.shared.table = self._lazy.table
+
+    def run(self, program: Program[T]) -> T:
+        """Carry a program of this store, making its table first where that is still to be done."""
+        if self._lazy.is_pending:
+            self._make_table()
+        return run(program, self.backend)
+
+    async def run_on_loop(self, program: Program[T]) -> T:
+        """As :meth:`IdempotencyStore.run_on_loop`."""
+        if self._lazy.is_pending:
+            await self._on_loop().in_thread(self._make_table)
+        return await super().run_on_loop(program)
+
+    def _make_table(self) -> None:
+        self.backend.create_tables((self._lazy.table,))
+        self._lazy.is_pending = False
+
+
+def _call_policy(max_retries: int) -> Any:
+    from casework.backends.dynamodb.plan import CallPolicy
+
+    if not 0 <= max_retries <= 100:
+        raise Misuse(f"max_retries is {max_retries!r}; it must be 0 to 100")
+    return CallPolicy(unsent_max=max_retries + 1, lost_reads_max=max_retries + 1)
+
+
+class AsyncIdempotencyStore:
+    """An idempotency store for event loops; use it in an ``async with`` block, or close it.
+
+    Args:
+        backend: the store; its tables must exist.
+        lease_grace_seconds: as for :class:`IdempotencyStore`.
+    """
+
+    def __init__(self, backend: AsyncBackend, *, lease_grace_seconds: int = 60) -> None:
+        self.backend = backend
+        self.shared = Shared(steady_clock(backend), grace_s=lease_grace_seconds)
+
+    claim = _driven_async(_claim)
+    complete = _driven_async(lifecycle.complete)
+    release = _driven_async(lifecycle.release)
+    renew = _driven_async(lifecycle.renew)
+    wait_for_completion = _driven_async(waiting.wait_for_completion)
+    get = _driven_async(operating.get_record)
+    force_release = _driven_async(operating.force_release)
+    purge = _driven_async(operating.purge)
+
+    async def run(self, program: Program[T]) -> T:
+        """Carry a program of this store on the running loop."""
+        return await run_async(program, self.backend)
+
+    async def run_on_loop(self, program: Program[T]) -> T:
+        """Carry a program of this store on the running loop."""
+        return await self.run(program)
+
+    async def close(self) -> None:
+        """Give back the backend; harmless when done twice."""
+        await self.backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
+    """An idempotency store on DynamoDB, native over aiobotocore. Nothing is contacted before the first call.
+
+    It works on any number of event loops, one after the other or in several threads: each has a client of its own,
+    which ``close`` on that loop gives back. A client that was handed in belongs to its own loop.
+
+    Arguments are those of :class:`DynamoDBIdempotencyStore`; ``client`` is an aiobotocore client.
+    """
+
+    def __init__(
+        self, *, table: str | None = None, client: Any = None, endpoint_url: str | None = None,
+        region_name: str | None = None, create_table: bool = True, lease_grace_seconds: int = 60,
+        connect_timeout: float = 5, read_timeout: float = 10, max_retries: int = 3, config: Any = None,
+        clock: Any = None,
+    ) -> None:  # fmt: skip
+        from casework.backends.dynamodb.aio import AsyncDynamoDBBackend
+        from casework.backends.dynamodb.clock import ServiceClock
+
+        clock = clock or ServiceClock()
+        self._make = functools.partial(
+            AsyncDynamoDBBackend, client, prefix="", endpoint_url=endpoint_url, region_name=region_name, clock=clock,
+            policy=_call_policy(max_retries), config=config,
+            settings={"connect_timeout": connect_timeout, "read_timeout": read_timeout},
+        )  # fmt: skip
+        self._lazy = _LazyTable(table, create_table)
+        self._backends: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncBackend] = weakref.WeakKeyDictionary()
+        self.shared = Shared(host_steady_us, table=self._lazy.table, grace_s=lease_grace_seconds)
+
+    def _on_loop(self) -> AsyncBackend:
+        loop = asyncio.get_running_loop()
+        found = self._backends.get(loop)
+        if found is None:
+            found = self._backends[loop] = self._make()
+        return found
+
+    async def run(self, program: Program[T]) -> T:
+        """Carry a program of this store, making its table first where that is still to be done."""
+        backend = self._on_loop()
+        if self._lazy.is_pending:
+            await backend.create_tables((self._lazy.table,))
+            self._lazy.is_pending = False
+        return await run_async(program, backend)
+
+    async def close_loop(self) -> None:
+        """Give back the client of the running loop, which is about to end; another loop's next call makes another."""
+        backend = self._backends.pop(asyncio.get_running_loop(), None)
+        if backend is not None:
+            await backend.close()
+
+    async def close(self) -> None:
+        """Give back the client of the running loop; harmless when done twice."""
+        await self.close_loop()

@@ -1,0 +1,223 @@
+"""``app.transaction()``: one transaction, any mix.
+
+Intents are collected inside the block and committed at its end, all or none. What depends on something stored is
+planned again when that moved; an intent that is refused for good names itself. An exception inside the block discards
+them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from casework.app.core import Core
+from casework.app.current import current_claim
+from casework.app.intents import AppendIntent, FinishIntent, Intent, SendIntent, StartIntent, WriteIntent, result_of
+from casework.backends.drive import run
+from casework.backends.drive_async import run_async
+from casework.errors import ConditionFailed, Contention, ItemTooLarge, Misuse, OutcomeUnknown
+from casework.idempotency.guarding import Claim
+from casework.kernel.conditions import Condition
+from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Scalar, Table, Update
+from casework.kernel.limits import MAX_TRANSACTION_WRITES
+from casework.kernel.programs import Program, now, sleep, token, transact
+from casework.kernel.retry import RetryPolicy
+from casework.streams.log import Op
+
+RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.25, rounds_max=16)
+
+
+def commit(core: Core, intents: Sequence[Intent]) -> Program[None]:
+    """Commit all intents in one transaction, or none.
+
+    Raises TransactionRefused, LeaseLost, ExecutionExists by the intent that was refused; ItemTooLarge, Misuse;
+    OutcomeUnknown when nothing tells what became of it.
+    """
+    if not intents:
+        return
+    for intent in intents:
+        yield from intent.look(core)
+    lost = 0
+    while True:
+        moment = yield from now()
+        writes: list[AnyWrite] = []
+        parts: list[tuple[Intent, slice]] = []
+        for intent in intents:
+            planned = yield from intent.plan(core, moment)
+            parts.append((intent, slice(len(writes), len(writes) + len(planned))))
+            writes += planned
+        if not writes:
+            break  # all that was to be stored is there already
+        _check_count(parts, len(writes))
+        try:
+            yield from transact(writes)
+            break
+        except ConditionFailed as refused:
+            moved = [(intent, refused.refusals[part]) for intent, part in parts if any(refused.refusals[part])]
+        except Contention:
+            moved = []
+        except OutcomeUnknown:
+            applied = yield from _was_applied(core, intents)
+            if applied is None:
+                raise
+            if applied:
+                break
+            moved = []
+        for intent, refusals in moved:
+            intent.refused(refusals)
+        for intent, _ in moved:
+            yield from intent.look(core)
+        lost += 1
+        if RACES.gives_up(lost, 0):
+            names = "; ".join(intent.name for intent, _ in moved) or "the transaction"
+            raise Contention(f"{names}: lost {lost} races in a row; try again")
+        dice = yield from token()
+        yield from sleep(RACES.pause_s(lost, dice))
+    for intent in intents:
+        yield from intent.settle(core)
+
+
+def _was_applied(core: Core, intents: Sequence[Intent]) -> Program[bool | None]:
+    for intent in intents:
+        found = yield from intent.was_applied(core)
+        if found is not None:
+            return found
+    return None
+
+
+def _check_count(parts: Sequence[tuple[Intent, slice]], count: int) -> None:
+    if count > MAX_TRANSACTION_WRITES:
+        sizes = ", ".join(f"{intent.name}: {part.stop - part.start}" for intent, part in parts)
+        raise ItemTooLarge(
+            f"a transaction has at most {MAX_TRANSACTION_WRITES} writes, this one {count} ({sizes}); split it"
+        )
+
+
+class Owner(Protocol):
+    """The application that a transaction belongs to, blocking or async."""
+
+    core: Core
+    backend: Any
+    idempotency: Any
+
+
+class Intents:
+    """What a transaction's block collects. Nothing is written before the block ends."""
+
+    def __init__(self, app: Owner) -> None:
+        self._app = app
+        self._core = app.core
+        self._intents: list[Intent] = []
+        self._is_open = True
+
+    def add(self, intent: Intent) -> None:
+        """Take any intent; Misuse after the block."""
+        if not self._is_open:
+            raise Misuse("this transaction has ended; open another one")
+        self._intents.append(intent)
+
+    def put(self, table: Table, item: Item, *, when: Condition | None = None) -> None:
+        """Store an item of a table of your own, on condition of ``when``."""
+        self.add(WriteIntent(Put(table, dict(item), when)))
+
+    def update(
+        self, key: Key, set: Mapping[str, Scalar], *, remove: Sequence[str] = (), when: Condition | None = None
+    ) -> None:
+        """Set and remove attributes of an item of a table of your own."""
+        self.add(WriteIntent(Update(key, dict(set), tuple(remove), when)))
+
+    def delete(self, key: Key, *, when: Condition | None = None) -> None:
+        """Remove an item of a table of your own."""
+        self.add(WriteIntent(Delete(key, when)))
+
+    def check(self, key: Key, when: Condition) -> None:
+        """Write nothing; refuse the transaction unless the condition holds."""
+        self.add(WriteIntent(Check(key, when)))
+
+    def send(self, id: str, event: str, data: Any = None, *, event_id: str | None = None, priority: int = 0) -> None:
+        """Send an event to an execution; arguments are those of ``app.send``. Whether it exists is not checked."""
+        source = self._app.backend.token()
+        self.add(SendIntent(id, event, {} if data is None else data, event_id, priority, source))
+
+    def append(self, stream: str, ops: Sequence[Op]) -> AppendIntent:
+        """Append operations to a stream; ``.results`` of what is returned is there after the block.
+
+        All operations for one stream are stored side by side, in the order in which they were given. One that is in the
+        stream already is answered with its own number. Raises OpIdReused at the end of the block, Misuse at once.
+        """
+        for intent in self._intents:
+            if isinstance(intent, AppendIntent) and intent.stream == stream:
+                intent.add(ops)
+                return intent
+        appending = AppendIntent(self._core.writer.log, stream)
+        appending.add(ops)
+        self.add(appending)
+        return appending
+
+    def start(self, machine: str, *, id: str | None = None, input: Any = None) -> StartIntent:
+        """Start an execution; ``.execution`` of what is returned is there after the block.
+
+        One that was started with the same id, machine and input is left as it is.
+        """
+        intent = StartIntent(self._core, machine, self._app.backend.token() if id is None else id, input)
+        self.add(intent)
+        return intent
+
+    def finish(
+        self,
+        result: Any = None,
+        *,
+        claim: Claim | None = None,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> None:
+        """Finish an idempotency claim: its result is stored in this transaction, or nothing of it is.
+
+        Args:
+            result: what later callers get; return the same from the function. Of a request: the JSON of its response.
+            claim: by default the one under which this code runs.
+            status: of a request under the middleware; 200 by default.
+            headers: of its response.
+            body: of its response, instead of ``result``.
+
+        Raises Misuse when there is no claim, or it is of another store.
+        """  # fmt: skip
+        found = claim if claim is not None else current_claim()
+        if found is None:
+            raise Misuse("there is no claim to finish here: call it under @idempotent, with once() or the middleware")
+        kind, pairs, data = result_of(found, result, status, headers, body)
+        self.add(FinishIntent(self._app.idempotency.shared, found, kind, pairs, data))
+
+    def _program(self) -> Program[None]:
+        self._is_open = False
+        return commit(self._core, self._intents)
+
+
+class Transaction(Intents):
+    """A block of ``with app.transaction() as tx``."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        if error is None:
+            run(self._program(), self._app.backend)
+
+
+class AsyncTransaction(Intents):
+    """A block of ``async with app.transaction() as tx``."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        if error is None:
+            await run_async(self._program(), self._app.backend)

@@ -1,0 +1,264 @@
+"""The routes of a relay. ``make_app`` gives the ASGI application; its OpenAPI document is at ``/openapi.json``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Controller, Litestar, MediaType, Request, Response, get, post, put
+from litestar.datastructures import ResponseHeader, State
+from litestar.openapi import OpenAPIConfig, ResponseSpec
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.params import Body, Parameter
+from litestar.response import Stream
+
+import casework
+from casework.relay.problems import answer_error, stored_ops
+from casework.relay.service import Relay
+from casework.relay.types import (
+    HeadInfo,
+    Problem,
+    Pulled,
+    PulledOp,
+    Push,
+    Pushed,
+    SnapshotBody,
+    StreamNames,
+    Truncate,
+    TruncateResult,
+)
+from casework.streams.log import Op
+from casework.streams.read import OpPage
+
+KEEP_ALIVE_S = 15.0
+"""An event stream without operations says so often that it lives."""
+
+StreamPath = Annotated[str, Parameter(description="Id of a stream.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._:~+-]{0,199}$")]
+After = Annotated[int, Parameter(ge=0, le=2**63 - 2, description="Number of the last operation that you have.")]
+
+_ERRORS = {
+    401: "No token, or none that is known.",
+    404: "The stream does not exist, or the token has no right to it.",
+    422: "Bad input; `place` says where.",
+    500: "The store failed.",
+}
+
+
+def _responses(**more: str) -> dict[int, ResponseSpec]:
+    texts = {**_ERRORS, **{int(status.lstrip("_")): text for status, text in more.items()}}
+    return {
+        status: ResponseSpec(Problem, description=text, media_type="application/problem+json", generate_examples=False)
+        for status, text in sorted(texts.items())
+    }
+
+
+def _relay(state: State) -> Relay:
+    relay: Relay = state.relay
+    return relay
+
+
+def _authorization(request: Request[Any, Any, Any]) -> str | None:
+    return request.headers.get("authorization")
+
+
+def _pulled(page: OpPage) -> Pulled:
+    return Pulled([PulledOp(op.seq, op.id, op.data, op.at_us) for op in page.ops], page.next_after)
+
+
+class StreamsController(Controller):
+    """Streams by their ids."""
+
+    path = "/v1/streams"
+    tags = ("streams",)
+    security = ({"bearer": []},)
+
+    @post(
+        "/{stream:str}/ops", status_code=200, summary="Push",
+        responses=_responses(
+            _409="An operation's id is taken by other content.", _413="Too many operations, or too many bytes.",
+            _503="Not all is stored: push the same again.",
+        ),
+    )  # fmt: skip
+    async def push(
+        self, request: Request[Any, Any, Any], state: State, stream: StreamPath, data: Annotated[Push, Body()]
+    ) -> Pushed:
+        """Store operations at the end of the stream. A repeat is answered with the numbers of the first time."""
+        relay = _relay(state)
+        await relay.allow(_authorization(request), stream, "append")
+        return Pushed(stored_ops(await relay.push(stream, [Op(op.id, op.data) for op in data.ops])))
+
+    @get("/{stream:str}/ops", summary="Pull", responses=_responses(_410="What comes after the cursor was truncated."))
+    async def pull(
+        self,
+        request: Request[Any, Any, Any],
+        state: State,
+        stream: StreamPath,
+        after: After = 0,
+        limit: Annotated[int, Parameter(ge=1, le=1000, description="At most so many.")] = 1000,
+        wait_s: Annotated[float, Parameter(ge=0, le=20, description="Long poll: wait so long for operations.")] = 0.0,
+    ) -> Pulled:
+        """The operations after a number, in order and without a hole."""
+        relay = _relay(state)
+        await relay.allow(_authorization(request), stream, "read")
+        limit, wait_s = min(limit, relay.settings.max_page_ops), min(wait_s, relay.settings.max_wait_s)
+        return _pulled(await relay.pull(stream, after, limit, wait_s))
+
+    @get(
+        "/{stream:str}/events", summary="Follow", media_type="text/event-stream",
+        responses=_responses(_410="What comes after the cursor was truncated."),
+    )  # fmt: skip
+    async def events(
+        self,
+        request: Request[Any, Any, Any],
+        state: State,
+        stream: StreamPath,
+        after: After = 0,
+    ) -> Stream:
+        """Server-sent events, one for each operation; its id is its number, its data an operation as JSON.
+
+        A header ``Last-Event-ID``, which clients send by themselves when they come back, outranks ``after``.
+        """
+        relay = _relay(state)
+        await relay.allow(_authorization(request), stream, "read")
+        last_event_id = request.headers.get("last-event-id", "")
+        position = int(last_event_id) if re.fullmatch("[0-9]{1,18}", last_event_id) else after
+        await relay.must_exist(stream, position)
+        first = await relay.store.page(stream, position, relay.settings.max_page_ops)
+        return Stream(
+            _events(relay, stream, first), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+    @get("/{stream:str}", summary="Head", responses=_responses())
+    async def head(self, request: Request[Any, Any, Any], state: State, stream: StreamPath) -> HeadInfo:
+        """The last number, the floor and the snapshot of a stream."""
+        relay = _relay(state)
+        await relay.allow(_authorization(request), stream, "read")
+        head = await relay.store.head(stream)
+        if head.last_seq == 0:
+            raise relay.not_found(stream)
+        return HeadInfo(stream, head.last_seq, head.floor_seq, head.snapshot_seq)
+
+    @get("/", summary="List", responses=_responses())
+    async def names(
+        self,
+        request: Request[Any, Any, Any],
+        state: State,
+        limit: Annotated[int, Parameter(ge=1, le=1000)] = 100,
+        cursor: Annotated[str | None, Parameter(max_length=2000)] = None,
+    ) -> StreamNames:
+        """Ids of the streams that the token may read. A page may be short, even empty: only a null cursor ends it."""
+        relay = _relay(state)
+        token = await relay.token(_authorization(request))
+        page = await relay.store.list(limit=limit, cursor=cursor)
+        return StreamNames([name for name in page.streams if token.allows(name, "read")], page.next_cursor)
+
+    @post("/{stream:str}/truncate", status_code=200, summary="Truncate", responses=_responses(_413="Too many bytes."))
+    async def truncate(
+        self, request: Request[Any, Any, Any], state: State, stream: StreamPath, data: Annotated[Truncate, Body()]
+    ) -> TruncateResult:
+        """Remove the operations up to a number. Needs the right ``admin``."""
+        relay = _relay(state)
+        await relay.allow(_authorization(request), stream, "admin")
+        await relay.must_exist(stream, 0)
+        done = await relay.store.truncate(stream, data.upto)
+        return TruncateResult(done.floor_seq, done.removed_ops, done.kept_ops)
+
+    @get("/{stream:str}/snapshot", summary="Snapshot", responses=_responses())
+    async def snapshot(self, request: Request[Any, Any, Any], state: State, stream: StreamPath) -> SnapshotBody:
+        """The newest snapshot."""
+        relay = _relay(state)
+        await relay.allow(_authorization(request), stream, "read")
+        found = await relay.store.load_snapshot(stream)
+        if found is None:
+            raise relay.not_found(stream)
+        return SnapshotBody(found.seq, found.data)
+
+    @put("/{stream:str}/snapshot", status_code=204, summary="Store a snapshot", responses=_responses(_413="Too large."))
+    async def store_snapshot(
+        self, request: Request[Any, Any, Any], state: State, stream: StreamPath, data: Annotated[SnapshotBody, Body()]
+    ) -> None:
+        """Replace the snapshot by a newer one. Needs the right ``admin``."""
+        relay = _relay(state)
+        await relay.allow(_authorization(request), stream, "admin")
+        await relay.must_exist(stream, 0)
+        await relay.store.snapshot(stream, data.seq, data.data)
+
+
+async def _events(relay: Relay, stream: str, page: OpPage) -> AsyncIterator[bytes]:
+    """The lines of an event stream; a comment now and then lets a client that is gone be noticed."""
+    yield b": operations follow\n\n"
+    longest_s = relay.settings.max_stream_s
+    begun_us = relay.store.backend.now().middle_us
+    wait_s = KEEP_ALIVE_S
+    while True:
+        for op in page.ops:
+            data = msgspec.json.encode(PulledOp(op.seq, op.id, op.data, op.at_us))
+            yield b"id: %d\nevent: op\ndata: %b\n\n" % (op.seq, data)
+        relay.counts.ops_pulled += len(page.ops)
+        if longest_s is not None:
+            passed_s = (relay.store.backend.now().middle_us - begun_us) / 1e6
+            wait_s = min(KEEP_ALIVE_S, longest_s - passed_s)
+        if relay.stopping.is_set or wait_s <= 0:
+            return
+        page = await relay.wait(stream, page.next_after, relay.settings.max_page_ops, wait_s)
+        if not page.ops:
+            yield b": nothing new\n\n"
+
+
+@get("/health", tags=["operations"], summary="Health", security=[], responses={503: _responses(_503="Down.")[503]})
+async def health(state: State) -> dict[str, str]:
+    """Whether the store answers."""
+    relay = _relay(state)
+    await relay.store.list(limit=1)
+    return {"status": "stopping" if relay.stopping.is_set else "ok"}
+
+
+@get("/metrics", tags=["operations"], summary="Metrics", media_type=MediaType.TEXT, security=[])
+async def metrics(state: State) -> str:
+    """Counts since the start, in Prometheus' text format."""
+    relay = _relay(state)
+    lines = []
+    for name, value in msgspec.structs.asdict(relay.counts).items():
+        kind = "gauge" if name == "waiting" else "counter"
+        suffix = "" if kind == "gauge" else "_total"
+        lines += [f"# TYPE casework_relay_{name}{suffix} {kind}", f"casework_relay_{name}{suffix} {value}"]
+    counts = relay.store.log.counts
+    for name, value in (("rounds", counts.rounds_n), ("lost_rounds", counts.lost_rounds_n)):
+        lines += [f"# TYPE casework_streams_{name}_total counter", f"casework_streams_{name}_total {value}"]
+    longest_s = counts.longest_wait_us / 1e6
+    lines += ["# TYPE casework_streams_longest_wait_s gauge", f"casework_streams_longest_wait_s {longest_s}"]
+    lines += ["# TYPE casework_relay_errors_total counter"]
+    lines += [
+        f'casework_relay_errors_total{{status="{code}"}} {count}' for code, count in sorted(relay.answers.items())
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def make_app(relay: Relay) -> Litestar:
+    """The ASGI application of a relay."""
+
+    async def settle() -> None:
+        relay.stopping.set()
+        await relay.store.settle()
+
+    return Litestar(
+        [StreamsController, health, metrics],
+        state=State({"relay": relay}),
+        exception_handlers={Exception: answer_error},
+        request_max_body_size=relay.settings.max_body_bytes,
+        on_shutdown=[settle],
+        openapi_config=OpenAPIConfig(
+            title="casework relay",
+            version=casework.__version__,
+            description="Streams over HTTP: many writers append, readers get every operation once, in one order.",
+            path="/",
+            components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
+        ),
+        response_headers=[ResponseHeader(name="X-Content-Type-Options", value="nosniff")],
+        debug=False,
+    )
+
+
+__all__ = ["Response", "make_app"]

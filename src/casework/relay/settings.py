@@ -1,0 +1,54 @@
+"""Settings of a relay, read from arguments and the environment, and checked before it starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from casework.errors import Misuse
+
+PUSH_DEADLINE_VARIABLE = "CASEWORK_RELAY_PUSH_DEADLINE_SECS"
+
+PUSH_DEADLINE_S = 20.0
+"""Below the 30 seconds after which an API gateway gives up, so that the client gets an answer that says something."""
+
+
+class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of a relay."""
+
+    push_deadline_s: float = PUSH_DEADLINE_S
+    """A push is answered after so long, whatever is stored by then."""
+    max_body_bytes: int = 6 * 1024 * 1024
+    """A larger request gets 413. AWS Lambda takes no more either."""
+    max_push_ops: int = 1000
+    """A push of more operations gets 413."""
+    max_page_ops: int = 1000
+    """A pull for more gets 422."""
+    max_page_bytes: int = 4 * 1024 * 1024
+    """A page ends when its data has so many bytes."""
+    max_wait_s: float = 20.0
+    """A long poll waits at most so long."""
+    max_stream_s: float | None = None
+    """An event stream ends after so long, for gateways that cut it; the client comes back by itself."""
+    token_cache_s: float = 5.0
+    """A token that was revoked is taken so long at most."""
+
+
+def read_push_deadline(given: float | None, environment: Mapping[str, str]) -> float:
+    """The push deadline in seconds: as given, else from the environment, else 20. Misuse for what cannot be one."""
+    text: object = given
+    where = "--push-deadline"
+    if given is None:
+        where = PUSH_DEADLINE_VARIABLE
+        text = environment.get(PUSH_DEADLINE_VARIABLE)
+        if text is None:
+            return PUSH_DEADLINE_S
+    try:
+        seconds = float(str(text))
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= 3600:
+        raise Misuse(f"{where} is {text!r}; it must be a number of seconds above 0, at most 3600")
+    return seconds

@@ -1,0 +1,271 @@
+"""Consumers: a handler for every operation of some streams, from a named cursor that advances with what it wrote.
+
+Consumers of one group share its streams: each holds a stream's cursor by a lease, at most its fair share of them, and
+gives back what is too much when another one comes. A handler's writes go into the transaction that moves the cursor, so
+that they take effect once; what it does elsewhere happens at least once.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from casework.errors import CaseworkError, ConditionFailed, CursorTooOld, Misuse, StoreError
+from casework.kernel.conditions import Condition
+from casework.kernel.effects import Call, Flag, Handle
+from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Scalar, Table, Update
+from casework.kernel.limits import MAX_TRANSACTION_WRITES, checked_key
+from casework.kernel.programs import Program, now, query, race, spawn, token, transact, write
+from casework.kernel.retry import RetryPolicy
+from casework.kernel.schema import FORMAT, REGISTRY
+from casework.streams import cursors
+from casework.streams.cursors import Cursor, Lost
+from casework.streams.log import Log, Op, check_stream
+from casework.streams.read import OpPage, wait_page
+
+log_ = logging.getLogger("casework.streams")
+
+MISSED_BEATS = 3
+
+
+class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a consumer."""
+
+    batch_max: int = 50
+    """Operations handled before the cursor moves past them, at most."""
+    attempts_max: int = 5
+    """After so many failed attempts an operation is poison."""
+    on_poison: Literal["park", "stop"] = "park"
+    """Put it aside and go on, or stop this stream for the group until somebody resumes it."""
+    retry: RetryPolicy = RetryPolicy(first_pause_s=0.2, max_pause_s=30.0)
+    """Pauses between attempts."""
+    lease_s: float = 30.0
+    """A crashed consumer's streams are taken over after so long."""
+    heartbeat_s: float = 5.0
+    """How often consumers of a group tell each other that they are there."""
+
+
+class HandlerWrites:
+    """The writes that take effect together with the cursor's move, and only then."""
+
+    def __init__(self) -> None:
+        self.writes: list[AnyWrite] = []
+
+    def put(self, table: Table, item: Mapping[str, Scalar], when: Condition | None = None) -> None:
+        """Store an item."""
+        self.writes.append(Put(table, item, when))
+
+    def update(self, key: Key, set: Mapping[str, Scalar], when: Condition | None = None) -> None:
+        """Set attributes of an item."""
+        self.writes.append(Update(key, set, when=when))
+
+    def delete(self, key: Key, when: Condition | None = None) -> None:
+        """Remove an item."""
+        self.writes.append(Delete(key, when))
+
+    def check(self, key: Key, when: Condition) -> None:
+        """Refuse it all unless the condition holds."""
+        self.writes.append(Check(key, when))
+
+
+Handler = Callable[[Op, HandlerWrites], Any]
+"""A plain function, or on an event loop a coroutine function. It may raise: that is a failed attempt."""
+
+
+class Consumer:
+    """One consumer of a group: what its programs share.
+
+    Args:
+        log: what this process knows of its streams.
+        group: the name of the cursors; consumers with one group share the streams.
+        streams: the streams that the group consumes; the same list in each consumer of it.
+        handler: called with each operation and a :class:`HandlerWrites`, in order within a stream.
+        options: settings.
+    """
+
+    def __init__(
+        self, log: Log, group: str, streams: Sequence[str], handler: Handler, options: ConsumerOptions | None = None
+    ) -> None:
+        check_stream(group)
+        if isinstance(streams, str) or not streams:
+            raise Misuse(f"streams is {streams!r:.80}; give a list of stream ids")
+        for stream in streams:
+            check_stream(stream)
+        if not callable(handler):
+            raise Misuse(f"handler is {handler!r:.80}; give a function of an operation and its writes")
+        self.log = log
+        self.group = group
+        self.streams = tuple(dict.fromkeys(streams))
+        self.handler = handler
+        self.options = options or ConsumerOptions()
+        self.stop = Flag()
+        self.token = ""
+        self.held: dict[str, tuple[Handle, Flag]] = {}
+        self.handled_n = 0
+        self.failed_n = 0
+        self.parked_n = 0
+
+
+def consume(consumer: Consumer) -> Program[None]:
+    """Handle what comes until ``consumer.stop`` is set, then finish the operation at hand and give the streams back."""
+    consumer.token = yield from token()
+    trouble = 0
+    while not consumer.stop.is_set:
+        pause_s = consumer.options.heartbeat_s
+        try:
+            share = yield from _beat(consumer)
+            yield from _balance(consumer, share)
+            trouble = 0
+        except StoreError as error:
+            trouble += 1
+            log_.warning("consumer of %r: %s: %s", consumer.group, type(error).__name__, error)
+            pause_s = min(30.0, 0.1 * 2 ** min(trouble, 9))
+        yield from race(consumer.stop, timeout_s=pause_s)
+    for _, leave in consumer.held.values():
+        leave.set()
+    for handle, _ in list(consumer.held.values()):
+        yield from race(handle)
+    try:
+        yield from transact([Delete(REGISTRY.key(_members(consumer.group), consumer.token))])
+    except StoreError:
+        pass  # it is forgotten when its heartbeats stay away
+
+
+def _members(group: str) -> str:
+    return f"consumer {group}"
+
+
+def _beat(consumer: Consumer) -> Program[int]:
+    """Say that this consumer is there; its share of the streams."""
+    moment = yield from now()
+    kind = _members(consumer.group)
+    item: dict[str, Scalar] = {
+        "kind": kind, "name": consumer.token, "format": FORMAT, "heard_us": moment.middle_us,
+        "expires_at_s": moment.middle_us // 1_000_000 + 86_400,
+    }  # fmt: skip
+    yield from write(Put(REGISTRY, item))
+    page = yield from query(REGISTRY, kind)
+    oldest_us = moment.middle_us - int(MISSED_BEATS * consumer.options.heartbeat_s * 1e6)
+    members = sum(int(each["heard_us"]) >= oldest_us for each in page.items) or 1
+    return -(-len(consumer.streams) // members)
+
+
+def _balance(consumer: Consumer, share: int) -> Program[None]:
+    """Give back what is above the share; take free streams up to it, begin at a place of this consumer's own."""
+    for stream, (handle, _) in list(consumer.held.items()):
+        if handle.done:
+            del consumer.held[stream]
+    for stream in list(consumer.held)[share:]:
+        consumer.held[stream][1].set()
+    ring = collections.deque(consumer.streams)
+    ring.rotate(-(hash_of(consumer.token) % len(ring)))
+    for stream in ring:
+        if len(consumer.held) >= share:
+            return
+        if stream in consumer.held:
+            continue
+        cursor = yield from cursors.take(consumer.group, stream, consumer.token, consumer.options.lease_s)
+        if cursor is not None:
+            leave = Flag()
+            handle = yield from spawn(follow(consumer, cursor, leave), f"{consumer.group} {stream}")
+            consumer.held[stream] = (handle, leave)
+
+
+def hash_of(text: str) -> int:
+    """A number that is the same in every process."""
+    return int.from_bytes(text.encode()[:8], "big")
+
+
+def follow(consumer: Consumer, cursor: Cursor, leave: Flag) -> Program[None]:
+    """Handle the operations of one stream from a cursor that this consumer holds, until told to leave or it is lost."""
+    alone_until = trouble = 0
+    while not leave.is_set:
+        size = 1 if cursor.after < alone_until else consumer.options.batch_max
+        try:
+            page = yield from wait_page(
+                consumer.log, cursor.stream, cursor.after, size, wait_s=consumer.options.lease_s / 3, stop=leave
+            )
+            if page.ops:
+                cursor, refused = yield from _handle_page(consumer, cursor, page, leave)
+                alone_until = max(alone_until, refused)
+            elif page.next_after > cursor.after:
+                cursor = yield from cursors.advance(cursor, page.next_after, (), consumer.options.lease_s)
+            else:
+                cursor = yield from cursors.renew(cursor, consumer.options.lease_s)
+            trouble = 0
+            if cursor.is_stopped:
+                return
+        except Lost:
+            return
+        except CursorTooOld as error:
+            log_.error("group %r: %s", consumer.group, error)
+            yield from cursors.note_failure(cursor, str(error), stop=True)
+            return
+        except CaseworkError as error:
+            trouble += 1
+            log_.warning("group %r, stream %r: %s: %s", consumer.group, cursor.stream, type(error).__name__, error)
+            yield from race(leave, timeout_s=min(30.0, 0.1 * 2 ** min(trouble, 9)))
+    yield from cursors.release(cursor)
+
+
+def _handle_page(consumer: Consumer, cursor: Cursor, page: OpPage, leave: Flag) -> Program[tuple[Cursor, int]]:
+    """Handle a page and move the cursor past what went well; then deal with the operation that failed, if one did.
+
+    The second value is 0, or when the writes of several operations were refused together the last one of them: up to
+    there each is to be handled alone, so that the one to blame is found.
+    """
+    lease_s = consumer.options.lease_s
+    done, writes, failed = cursor.after, HandlerWrites(), None
+    started = yield from now()
+    for op in page.ops:
+        own = HandlerWrites()
+        try:
+            yield Call(consumer.handler, (op, own), may_block=True)
+            own_keys = {checked_key(one)[0] for one in own.writes}
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+            failed = error
+            break
+        keys = {one.key for one in writes.writes}
+        too_many = len(writes.writes) + len(own.writes) >= MAX_TRANSACTION_WRITES
+        if done > cursor.after and (too_many or keys & own_keys):
+            cursor = yield from cursors.advance(cursor, done, writes.writes, lease_s)
+            writes = HandlerWrites()
+        writes.writes += own.writes
+        done = op.seq
+        consumer.handled_n += 1
+        moment = yield from now()
+        if leave.is_set or (moment.latest_us - started.middle_us) / 1e6 > lease_s / 3:
+            break  # the move of the cursor renews the lease
+    try:
+        if done > cursor.after:
+            past = page.next_after if done == page.ops[-1].seq else done
+            cursor = yield from cursors.advance(cursor, past, writes.writes, lease_s)
+    except (ConditionFailed, Misuse) as error:
+        if len(page.ops) > 1:
+            return cursor, page.ops[-1].seq
+        failed, op = error, page.ops[0]
+    if failed is not None:
+        cursor = yield from _failed(consumer, cursor, op, failed, leave)
+    return cursor, 0
+
+
+def _failed(consumer: Consumer, cursor: Cursor, op: Op, failed: Exception, leave: Flag) -> Program[Cursor]:
+    """Count a failed attempt, pause; after the last one park the operation, or stop."""
+    options = consumer.options
+    consumer.failed_n += 1
+    error = f"{type(failed).__name__}: {failed}"
+    attempts = cursor.attempts + 1
+    log_.warning("group %r, stream %r, %d: attempt %d: %s", consumer.group, cursor.stream, op.seq, attempts, error)
+    if attempts < options.attempts_max:
+        cursor = yield from cursors.note_failure(cursor, error)
+        dice = yield from token()
+        yield from race(leave, timeout_s=min(options.retry.pause_s(attempts, dice), options.lease_s / 3))
+        return cursor
+    if options.on_poison == "stop":
+        return (yield from cursors.note_failure(cursor, error, stop=True))
+    consumer.parked_n += 1
+    return (yield from cursors.park(cursor, op, error, options.lease_s))

@@ -1,0 +1,246 @@
+"""Named cursors: how far a group of consumers has come in a stream, who holds it, and what it parked.
+
+One item per group and stream, in a partition of its own. Every change of it names the holder's token and the cursor
+that it replaces, so that a holder that was taken over changes nothing, and no commit is applied twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from casework.errors import ConditionFailed, Contention, CorruptItem, OutcomeUnknown
+from casework.kernel.conditions import Condition, absent, all_of, equals
+from casework.kernel.items import AnyWrite, Delete, Item, Key, Put, Update
+from casework.kernel.programs import Program, get, now, query, sleep, token, transact
+from casework.kernel.retry import DEFAULT_RETRY
+from casework.kernel.schema import FORMAT, STREAMS, check_format
+from casework.streams.log import HEAD, Log, Op, check_stream
+from casework.streams.read import read_head
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group has come in a stream."""
+
+    group: str
+    stream: str
+    after: int = 0
+    """The last operation that was dealt with."""
+    token: str = ""
+    """Of the consumer that holds it."""
+    lease_end_us: int = 0
+    attempts: int = 0
+    """Failed attempts at the operation after ``after``."""
+    error: str = ""
+    """Of the last failed attempt."""
+    is_stopped: bool = False
+    """An operation failed too often and the group is set to stop: ``resume`` lets it go on."""
+
+
+class Lag(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group is behind in a stream."""
+
+    stream: str
+    after: int
+    last_seq: int
+    parked: int
+    is_stopped: bool
+
+    @property
+    def lag(self) -> int:
+        """Operations that it has not dealt with."""
+        return max(0, self.last_seq - self.after)
+
+
+class Parked(msgspec.Struct, frozen=True):
+    """An operation that failed too often and was put aside."""
+
+    stream: str
+    op: Op
+    error: str
+    attempts: int
+    parked_at_us: int
+
+
+class Lost(BaseException):
+    """The cursor is not this consumer's any more. Control flow, not an error."""
+
+
+def cursor_key(group: str, stream: str) -> Key:
+    """Where the cursor of a group in a stream is."""
+    return STREAMS.key(f"@{group}/{stream}", HEAD)
+
+
+def cursor_of(group: str, stream: str, item: Mapping[str, Any] | None) -> Cursor:
+    """The cursor in an item; an absent one stands at the beginning."""
+    if item is None:
+        return Cursor(group=group, stream=stream)
+    check_format(item, f"the cursor of group {group!r} in stream {stream!r}")
+    after = item.get("after")
+    if type(after) is not int:
+        raise CorruptItem(f"the cursor of group {group!r} in stream {stream!r} is {after!r}")
+    return Cursor(
+        group=group, stream=stream, after=after, token=item.get("token", ""),
+        lease_end_us=item.get("lease_end_us", 0), attempts=item.get("attempts", 0), error=item.get("error", ""),
+        is_stopped="stopped" in item,
+    )  # fmt: skip
+
+
+def read_cursor(group: str, stream: str) -> Program[Cursor]:
+    """The cursor as it is stored."""
+    check_stream(group)
+    check_stream(stream)
+    item = yield from get(cursor_key(group, stream))
+    return cursor_of(group, stream, item)
+
+
+def _is(cursor: Cursor) -> Condition:
+    """Holds while nobody else has changed the cursor."""
+    if not cursor.token:
+        return absent("token")
+    return all_of(equals("token", cursor.token), equals("after", cursor.after))
+
+
+def take(group: str, stream: str, own: str, lease_s: float) -> Program[Cursor | None]:
+    """Take the cursor for ``lease_s`` if nobody holds it; None when somebody does, or it is stopped."""
+    found = yield from read_cursor(group, stream)
+    moment = yield from now()
+    if found.is_stopped or (found.token and found.token != own and moment.earliest_us <= found.lease_end_us):
+        return None
+    taken = msgspec.structs.replace(found, token=own, lease_end_us=moment.latest_us + round(lease_s * 1e6))
+    changes: dict[str, Any] = {"after": taken.after, "token": own, "lease_end_us": taken.lease_end_us, "format": FORMAT}
+    when = _is(found)
+    if found.token:
+        when = all_of(when, equals("lease_end_us", found.lease_end_us))
+    try:
+        yield from transact([Update(cursor_key(group, stream), changes, when=when)])
+    except (ConditionFailed, Contention, OutcomeUnknown):
+        return None
+    return taken
+
+
+def renew(cursor: Cursor, lease_s: float) -> Program[Cursor]:
+    """Hold the cursor on. Raises Lost."""
+    moment = yield from now()
+    renewed = msgspec.structs.replace(cursor, lease_end_us=moment.latest_us + round(lease_s * 1e6))
+    return (yield from _change(cursor, renewed))
+
+
+def advance(cursor: Cursor, after: int, writes: Sequence[AnyWrite], lease_s: float) -> Program[Cursor]:
+    """Move the cursor to ``after`` together with ``writes``: all of it, once, or nothing.
+
+    Raises Lost when the cursor is another consumer's; ConditionFailed when one of ``writes`` was refused.
+    """
+    moment = yield from now()
+    moved = msgspec.structs.replace(
+        cursor, after=after, attempts=0, error="", lease_end_us=moment.latest_us + round(lease_s * 1e6)
+    )
+    return (yield from _change(cursor, moved, writes))
+
+
+def note_failure(cursor: Cursor, error: str, *, stop: bool = False) -> Program[Cursor]:
+    """Count a failed attempt at the operation after the cursor. Raises Lost."""
+    failed = msgspec.structs.replace(cursor, attempts=cursor.attempts + 1, error=error[:1000], is_stopped=stop)
+    return (yield from _change(cursor, failed))
+
+
+def park(cursor: Cursor, op: Op, error: str, lease_s: float) -> Program[Cursor]:
+    """Put an operation aside and move past it, in one transaction. Raises Lost."""
+    moment = yield from now()
+    item: Item = {
+        "stream_id": cursor_key(cursor.group, cursor.stream).partition, "seq": op.seq, "format": FORMAT, "id": op.id,
+        "data": op.data, "at_us": op.at_us, "error": error[:1000], "attempts": cursor.attempts + 1,
+        "parked_at_us": moment.middle_us,
+    }  # fmt: skip
+    return (yield from advance(cursor, op.seq, [Put(STREAMS, item)], lease_s))
+
+
+def release(cursor: Cursor) -> Program[None]:
+    """Let somebody else take the cursor at once."""
+    try:
+        yield from _change(cursor, msgspec.structs.replace(cursor, lease_end_us=0))
+    except (Lost, Contention, OutcomeUnknown):
+        pass
+
+
+def _change(before: Cursor, after: Cursor, writes: Sequence[AnyWrite] = ()) -> Program[Cursor]:
+    key = cursor_key(before.group, before.stream)
+    changes: dict[str, Any] = {"after": after.after, "lease_end_us": after.lease_end_us, "attempts": after.attempts}
+    removed = [] if after.error else ["error"]
+    if after.error:
+        changes["error"] = after.error
+    if after.is_stopped:
+        changes["stopped"] = True
+    update = Update(key, changes, removed, when=_is(before))
+    lost = 0
+    while True:
+        try:
+            yield from transact([update, *writes])
+            return after
+        except ConditionFailed as failed:
+            if failed.refusals[0] is None:
+                raise
+            found = cursor_of(before.group, before.stream, failed.refusals[0].item)
+            if found.token == after.token and found.after == after.after and after.after != before.after:
+                return after  # it was applied, and its answer was lost
+            raise Lost from None
+        except (Contention, OutcomeUnknown):
+            lost += 1
+            if DEFAULT_RETRY.gives_up(lost, 0):
+                raise
+            dice = yield from token()
+            yield from sleep(DEFAULT_RETRY.pause_s(lost, dice))
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def resume(group: str, stream: str, *, skip: bool = False) -> Program[Cursor]:
+    """Let a stopped group go on, at the operation that failed, or with ``skip`` behind it."""
+    found = yield from read_cursor(group, stream)
+    after = found.after + 1 if skip and found.is_stopped else found.after
+    update = Update(
+        cursor_key(group, stream),
+        {"after": after, "attempts": 0, "lease_end_us": 0, "format": FORMAT},
+        ["stopped", "error"],
+        when=_is(found),
+    )
+    yield from transact([update])
+    return (yield from read_cursor(group, stream))
+
+
+def parked_ops(group: str, stream: str, *, limit: int = 100, after: int = 0) -> Program[list[Parked]]:
+    """What a group put aside, in order, from behind number ``after`` on."""
+    check_stream(group)
+    check_stream(stream)
+    page = yield from query(STREAMS, cursor_key(group, stream).partition, low=after + 1, limit=limit)
+    return [
+        Parked(
+            stream, Op(item["id"], item["data"], item["seq"], item["at_us"]),  # type: ignore[arg-type]
+            item["error"], item["attempts"], item["parked_at_us"],  # type: ignore[arg-type]
+        )
+        for item in page.items
+    ]  # fmt: skip
+
+
+def unpark(group: str, stream: str, seq: int) -> Program[None]:
+    """Forget an operation that was put aside, once it has been dealt with."""
+    yield from transact([Delete(STREAMS.key(cursor_key(group, stream).partition, seq))])
+
+
+def lag(log: Log, group: str, streams: Sequence[str]) -> Program[list[Lag]]:
+    """How far a group is behind in each of some streams. Up to 1,000 parked operations are counted."""
+    found = []
+    for stream in streams:
+        cursor = yield from read_cursor(group, stream)
+        head = yield from read_head(log, stream)
+        page = yield from query(STREAMS, cursor_key(group, stream).partition, low=1, limit=1000)
+        found.append(
+            Lag(
+                stream=stream, after=cursor.after, last_seq=head.last_seq, parked=len(page.items),
+                is_stopped=cursor.is_stopped,
+            )
+        )  # fmt: skip
+    return found

@@ -1,0 +1,368 @@
+"""How a stream is stored: operations, segments, claims, the head; and what one process remembers of its streams.
+
+A segment is one item that holds one or many operations, compressed, at sort key = its last sequence number. The head,
+at sort key ``0``, holds the last number given out. A claim per operation id makes a repeat harmless. All three are
+written in one transaction, so a number is never taken before its operation is stored.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from casework.errors import CorruptItem, ItemTooLarge, Misuse
+from casework.kernel.effects import Flag
+from casework.kernel.items import Item, Key, Scalar
+from casework.kernel.limits import MAX_INT
+from casework.kernel.schema import FORMAT, STREAM_CLAIMS, STREAMS, check_format
+
+HEAD = 0
+"""Sort key of a stream's head."""
+
+STREAM_NAMES = "stream"
+"""Partition of the registry in which the names of streams stand."""
+
+BATCH_OPS_MAX = 95
+"""Operations of one transaction: with head, segment, predecessor and the stream's name at most 99 writes."""
+
+BATCH_BYTES_MAX = 350_000
+"""Bytes of operations in one segment, before compression; one larger operation is a segment of its own."""
+
+OP_BYTES_MAX = 380_000
+"""Bytes of one operation's data: a segment of it alone still fits an item of 400 KB."""
+
+OP_ID_BYTES_MAX = 512
+
+RIVAL_MEMORY_US = 2_000_000
+"""Another writer is reckoned with for so long after its name was seen."""
+
+RIVALS_MAX = 64
+
+SHARE = 0.8
+"""Of a round trip, for each writer that contends."""
+
+_STREAM_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:~+-]{0,199}\Z")
+_COMPRESS_ABOVE = 200
+"""Bytes: below that, compression saves no write unit."""
+
+
+class Op(msgspec.Struct, frozen=True):
+    """An operation of a stream.
+
+    ``id`` is its writer's own name for it: 1 to 512 bytes of printable text, stored once in the stream however often it
+    is appended. ``data`` is opaque here, at most 380,000 bytes.
+    """
+
+    id: str
+    data: bytes
+    seq: int = 0
+    """Its place in the stream, from 1; 0 while it is not stored."""
+    at_us: int = 0
+    """When it was stored, in microseconds since the epoch, by the clock of its writer; 0 while it is not stored."""
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """What became of one operation."""
+
+    id: str
+    seq: int
+    """Its sequence number in the stream."""
+    is_duplicate: bool = False
+    """It had been stored before."""
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The head of a stream. Operations up to ``last_seq`` are stored, though the newest may not be readable yet."""
+
+    stream: str
+    last_seq: int = 0
+    floor_seq: int = 0
+    """Operations up to this one were truncated."""
+    snapshot_seq: int = 0
+    """The snapshot holds everything up to this one; 0: there is none."""
+    at_us: int = 0
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the streams of one store; the same in every process that uses them."""
+
+    foreign_readers: bool = False
+    """Somebody reads the table without casework: transactions become visible in order, at the price of one check."""
+    foreign_writers: bool = False
+    """Older writers take numbers with ADD before they write: their holes are crossed."""
+    grace_s: float = 10.0
+    """So long a hole may be an append in flight; after it, it is a foreign writer's or damage."""
+    claims_expire_s: float | None = None
+    """Claims may be forgotten after so long: longer than any client stays offline. None: never."""
+    jitter_s: float = 0.25
+    """A writer that met others waits at most so long before a round; see :meth:`Log.pause_bound_s`."""
+    lost_rounds_max: int = 200
+    """An append gives up after so many lost rounds in a row."""
+
+
+class Counts(msgspec.Struct):
+    """What the appends of this process did."""
+
+    ops_n: int = 0
+    duplicates_n: int = 0
+    rounds_n: int = 0
+    lost_rounds_n: int = 0
+    longest_wait_us: int = 0
+    """The longest that one append took."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the next append goes, as far as this process knows; replaced, never changed."""
+
+    head: int
+    """What the head's condition names."""
+    top: int
+    """The next operation gets the number above it: the head, or the highest item where that stands above the head."""
+    cross: bool = False
+    """The operation at ``top`` is a foreign writer's that is not there: put a marker for it."""
+    wins: int = 0
+    """Rounds won since the last pause."""
+
+
+class Log:
+    """What the programs of one process share about the streams of one store.
+
+    Everything here is a hint or a wake-up: losing it costs a read.
+    """
+
+    def __init__(self, options: StreamOptions | None = None, *, streams_max: int = 10_000) -> None:
+        self.options = options or StreamOptions()
+        self.counts = Counts()
+        self._places: collections.OrderedDict[str, Place] = collections.OrderedDict()
+        self._streams_max = streams_max
+        self.name = ""
+        """Of this process, in the heads that it writes."""
+        self.round_trip_s = 0.01
+        self._rivals: dict[str, dict[str, int]] = {}
+        self.watches: dict[str, Watch] = {}
+        self.holes: dict[tuple[str, int], int] = {}
+
+    def place(self, stream: str) -> Place | None:
+        """Where the next append of ``stream`` goes; None: look."""
+        return self._places.get(stream)
+
+    def remember(self, stream: str, place: Place | None) -> None:
+        """Keep, or forget, where the next append goes."""
+        if place is None:
+            self._places.pop(stream, None)
+            return
+        self._places[stream] = place
+        if len(self._places) > self._streams_max:
+            try:
+                self._places.popitem(last=False)
+            except KeyError:
+                pass
+
+    def note_rival(self, stream: str, name: object, now_us: int) -> None:
+        """Somebody's name was seen in the head."""
+        if isinstance(name, str) and name not in ("", self.name):
+            rivals = self._rivals.setdefault(stream, {})
+            rivals[name] = now_us
+            if len(rivals) > RIVALS_MAX:
+                rivals.pop(next(iter(rivals)), None)
+
+    def rivals(self, stream: str, now_us: int) -> int:
+        """How many other processes were seen to append to ``stream`` lately."""
+        rivals = self._rivals.get(stream)
+        if not rivals:
+            return 0
+        count = sum(seen_us > now_us - RIVAL_MEMORY_US for seen_us in tuple(rivals.values()))
+        if not count:
+            self._rivals.pop(stream, None)
+        return count
+
+    def pause_bound_s(self, rivals: int) -> float:
+        """Bound of a pause among so many rivals: constant for all of them, whoever won or lost.
+
+        A round trip's worth for each. A backoff that grows with one's own losses starves whoever lost first.
+        """
+        return min(self.options.jitter_s, SHARE * self.round_trip_s * (rivals + 1))
+
+    def note_round_trip(self, seconds: float) -> None:
+        """A round took so long."""
+        self.round_trip_s += (max(0.001, min(seconds, 1.0)) - self.round_trip_s) / 8
+
+    def ring(self, stream: str) -> None:
+        """Wake those who wait for ``stream`` in this process."""
+        watch = self.watches.get(stream)
+        if watch is not None:
+            watch.ring()
+
+
+FIRST_POLL_S = 0.02
+LAST_POLL_S = 0.5
+"""A waiting reader looks again after pauses that grow between these, unless this process itself appends."""
+
+
+class Watch:
+    """Those of one process who wait for a stream. One of them at a time holds the seat and polls for all."""
+
+    def __init__(self) -> None:
+        self.flags: list[Flag] = []
+        self.seat: collections.deque[None] = collections.deque([None])
+        self.pause_s = FIRST_POLL_S
+
+    def ring(self) -> None:
+        """Wake all."""
+        self.pause_s = FIRST_POLL_S
+        for flag in tuple(self.flags):
+            flag.set()
+
+
+# --- checking ---------------------------------------------------------------------------------------------------------
+
+
+def check_stream(stream: object) -> None:
+    """Misuse unless ``stream`` can be a stream's id."""
+    if not isinstance(stream, str) or not _STREAM_ID.match(stream):
+        raise Misuse(
+            f"{stream!r:.80} is not a stream id; use 1 to 200 of the characters A-Z a-z 0-9 . _ : ~ + -, "
+            "the first one a letter or digit"
+        )
+
+
+def check_op(given: Op, position: int) -> None:
+    """Misuse unless ``given`` can be appended; ItemTooLarge when its data is over the limit."""
+    if not isinstance(given, Op):
+        raise Misuse(f"operation {position}: {given!r:.80} is not a casework.Op; write Op('its id', b'its data')")
+    op: Any = given  # what its annotations say is checked here
+    if not isinstance(op.id, str) or not op.id or not op.id.isprintable():
+        raise Misuse(f"operation {position}: {op.id!r:.80} is not an operation id; use printable text")
+    if len(op.id.encode()) > OP_ID_BYTES_MAX:
+        raise Misuse(f"operation {position}: its id has more than {OP_ID_BYTES_MAX} bytes: {op.id!r:.80}")
+    if not isinstance(op.data, bytes):
+        raise Misuse(f"operation {op.id!r:.80}: its data is a {type(op.data).__name__}; encode it to bytes")
+    if len(op.data) > OP_BYTES_MAX:
+        raise ItemTooLarge(
+            f"operation {op.id!r:.80} has {len(op.data):,} bytes, the limit is {OP_BYTES_MAX:,}; store less in it"
+        )
+
+
+def check_after(after: Any) -> None:
+    """Misuse unless ``after`` can be a reader's cursor."""
+    if type(after) is not int or not 0 <= after < MAX_INT:
+        raise Misuse(f"after is {after!r:.40}; it is the number of the last operation read, or 0")
+
+
+# --- items ------------------------------------------------------------------------------------------------------------
+
+
+def head_key(stream: str) -> Key:
+    """Where a stream's head is."""
+    return STREAMS.key(stream, HEAD)
+
+
+def head_of(stream: str, item: Mapping[str, Any] | None, *, foreign: bool = False) -> Head:
+    """The head in an item; an absent one is the head of an empty stream. CorruptItem when it cannot be read."""
+    if item is None:
+        return Head(stream=stream)
+    what = f"the head of stream {stream!r}"
+    if not foreign or "format" in item:
+        check_format(item, what)
+    values = {
+        name: item.get(name, 0) for name in ("last_seq", "floor_seq", "snapshot_seq", "at_us")
+    }  # fmt: skip
+    if any(type(value) is not int or value < 0 for value in values.values()):
+        raise CorruptItem(f"{what} cannot be read: {values}")
+    return Head(stream=stream, **values)
+
+
+def claim_key(stream: str, id: str) -> Key:
+    """Where the claim of an operation is."""
+    return STREAM_CLAIMS.key(f"{stream} {id}")
+
+
+def digest(data: bytes) -> bytes:
+    """What tells the content of two operations with one id apart."""
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def segment_item(stream: str, first: int, ops: Sequence[Op], at_us: int) -> Item:
+    """The segment that holds ``ops`` from number ``first`` on."""
+    body = msgspec.msgpack.encode([[op.id for op in ops], [op.data for op in ops]])
+    item: Item = {
+        "stream_id": stream, "seq": first + len(ops) - 1, "format": FORMAT, "first": first, "at_us": at_us,
+        "body": body,
+    }  # fmt: skip
+    if len(body) > _COMPRESS_ABOVE:
+        packed = zlib.compress(body, 6)
+        if len(packed) < len(body):
+            item |= {"body": packed, "zlib": True}
+    return item
+
+
+def marker_item(stream: str, first: int, last: int, at_us: int) -> Item:
+    """A segment without operations: the numbers from ``first`` to ``last`` hold nothing and never will."""
+    return {"stream_id": stream, "seq": last, "format": FORMAT, "first": first, "at_us": at_us, "marker": True}
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A segment as it was read; its operations are decoded when they are asked for."""
+
+    stream: str
+    first: int
+    last: int
+    at_us: int
+    item: Mapping[str, Scalar]
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether it holds no operation."""
+        return "marker" in self.item
+
+    def ops(self) -> list[Op]:
+        """Its operations. Raises CorruptItem when they cannot be read."""
+        if self.is_marker:
+            return []
+        if "body" not in self.item:
+            return [_foreign_op(self)]
+        body: Any = self.item["body"]
+        try:
+            ids, datas = _BODY.decode(zlib.decompress(body) if "zlib" in self.item else body)
+        except (zlib.error, msgspec.DecodeError, TypeError) as error:
+            raise CorruptItem(f"the segment at {self.last} of stream {self.stream!r} cannot be read: {error}") from None
+        if len(ids) != len(datas) or len(ids) != self.last - self.first + 1:
+            raise CorruptItem(
+                f"the segment at {self.last} of stream {self.stream!r} begins at {self.first} and holds {len(ids)} "
+                "operations"
+            )
+        return [Op(id, data, self.first + n, self.at_us) for n, (id, data) in enumerate(zip(ids, datas, strict=True))]
+
+
+_BODY = msgspec.msgpack.Decoder(tuple[list[str], list[bytes]])
+
+
+def segment_of(item: Mapping[str, Any]) -> Segment:
+    """The segment in an item. CorruptItem when it cannot be one, NewerFormat when newer code wrote it.
+
+    An item without ``first`` is a foreign writer's: one operation, in the attributes ``id`` and ``data``.
+    """
+    stream, last = item["stream_id"], item["seq"]
+    what = f"the segment at {last} of stream {stream!r}"
+    if "first" not in item and "id" in item:
+        return Segment(stream, last, last, int(item.get("at_us", 0)), item)
+    check_format(item, what)
+    first = item.get("first")
+    if type(first) is not int or not 1 <= first <= last:
+        raise CorruptItem(f"{what} says that it begins at {first!r}")
+    return Segment(stream, first, last, int(item.get("at_us", 0)), item)
+
+
+def _foreign_op(segment: Segment) -> Op:
+    id, data = segment.item.get("id"), segment.item.get("data", b"")
+    if isinstance(data, str):
+        data = data.encode()
+    if not isinstance(id, str) or not isinstance(data, bytes):
+        raise CorruptItem(f"the operation at {segment.last} of stream {segment.stream!r} has no readable id and data")
+    return Op(id, data, segment.last, segment.at_us)

@@ -15,9 +15,10 @@ from casework.errors import CaseworkError, ConditionFailed, Contention, OutcomeU
 from casework.kernel.conditions import absent, equals, present
 from casework.kernel.effects import Effect, Get, GetMany, Now, Query, Sleep, Transact, Write
 from casework.kernel.items import Check, Delete, Index, Put, Table, Update
+from casework.simulation.carrier import Process
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.partitions import READ_UNITS_A_SECOND, WRITE_UNITS_A_SECOND
-from casework.simulation.world import Process, World
+from casework.simulation.world import World
 
 ITEMS = Table(
     name="items", partition="id", sort="sort", indexes=(Index(name="due", partition="bucket", sort="rank"),),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from casework.simulation.timeline import MAX_LINES, Timeline
 
 if TYPE_CHECKING:
-    from casework.simulation.world import Task, World
+    from casework.simulation.carrier import Carrier, Task
 
 
 class Story(Timeline):
@@ -23,7 +23,7 @@ class Story(Timeline):
         self.doing: dict[str, list[str]] = {}
         """Tasks that each process runs just now."""
 
-    def event(self, world: World, who: str, what: str) -> None:
+    def event(self, world: Carrier, who: str, what: str) -> None:
         """Something happened to ``who``, or was done by it."""
         if len(self.lines) >= MAX_LINES:
             self.left_out += 1
@@ -33,10 +33,10 @@ class Story(Timeline):
             what += f" while it runs {', '.join(running)}" if running else ""
         self.lines.append(f"{elapsed((world.now_us - 1_750_000_000_000_000) / 1e6):>12}  {who:<10} {what}"[:300])
 
-    def note(self, world: World, task: Task | None, what: str) -> None:
+    def note(self, world: Carrier, task: Task | None, what: str) -> None:
         """Left out: single items of the store."""
 
-    def answered(self, world: World, task: Task, value: Any, error: BaseException | None) -> None:
+    def answered(self, world: Carrier, task: Task, value: Any, error: BaseException | None) -> None:
         """Left out: single effects."""
 
 

@@ -23,6 +23,7 @@ from casework.kernel.effects import Effect, Flag, Handle, Outcome
 from casework.kernel.items import Key
 from casework.kernel.programs import Program, call_blocking, now, query, race, sleep, spawn
 from casework.kernel.schema import EXECUTIONS, TABLES
+from casework.simulation.carrier import Process
 from casework.simulation.faults import Faults
 from casework.simulation.invariants import Invariant, Sent, TaskCall
 from casework.simulation.payloads import EventSpec, draw, guessed_input, guessed_payload, known_events
@@ -30,7 +31,7 @@ from casework.simulation.runner import Scenario
 from casework.simulation.scenarios.watching import Watch
 from casework.simulation.standins import StandIn
 from casework.simulation.story import Story, payload
-from casework.simulation.world import Process, World
+from casework.simulation.world import World
 from casework.statechart import Machine, awaited_events
 from casework.statechart.names import states_in
 

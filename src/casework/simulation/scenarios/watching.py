@@ -17,9 +17,10 @@ from casework.executions.runtime import Options, Runtime
 from casework.executions.state import STATE, Data, State, decode_data, decode_timers, state_of
 from casework.kernel.items import Item, Key
 from casework.kernel.schema import EXECUTIONS
+from casework.simulation.carrier import Process
 from casework.simulation.invariants import Commit, History, Invariant, TaskCall, broken
 from casework.simulation.story import step_of
-from casework.simulation.world import START_US, Process, World
+from casework.simulation.world import START_US, World
 from casework.statechart import Machine, Snapshot
 from casework.statechart.names import states_in
 

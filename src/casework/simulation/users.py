@@ -20,7 +20,7 @@ from casework.kernel.schema import TABLES
 from casework.simulation.faults import Faults
 from casework.simulation.invariants import Invariant, invariants_of
 from casework.simulation.payloads import check_events, event_spec, fill
-from casework.simulation.runner import run_once, shrink
+from casework.simulation.runner import Run, run_once, shrink
 from casework.simulation.scenarios.users import Setting, UsersCharts
 from casework.simulation.standins import stand_ins
 from casework.simulation.world import World
@@ -170,13 +170,7 @@ def simulate(
         done = n + 1
         elapsed = time.perf_counter() - started
         if run.problem:
-            small = shrink(factory, run, tries=500, is_same=_is_same)
-            replay = (
-                f"{command} --seed {run.seed} --runs 1"
-                if command
-                else f"casework.simulate(..., seed={run.seed}, runs=1)"
-            )
-            failure = SimulationFailure(run.seed, run.schedule, small.problem, small.timeline, replay)
+            failure = _failure(factory, run, command)
             break
         if on_progress is not None and n % 8 == 7:
             on_progress(done, steps)
@@ -184,6 +178,14 @@ def simulate(
             break
     names = [machine.name for machine in setting.machines]
     return SimulationReport(names, done, steps, elapsed, first, failure)
+
+
+def _failure(factory: _Charts, run: Run, command: str) -> SimulationFailure:
+    """A failing run, made simpler."""
+    small = shrink(factory, run, tries=500, is_same=_is_same)
+    call = f"casework.simulate(..., seed={run.seed}, runs=1)"
+    replay = f"{command} --seed {run.seed} --runs 1" if command else call
+    return SimulationFailure(run.seed, run.schedule, small.problem, small.timeline, replay)
 
 
 def _is_same(problem: str, other: str) -> bool:

@@ -21,6 +21,7 @@ from casework.kernel.conditions import absent, any_of, present
 from casework.kernel.items import Delete, Put
 from casework.kernel.programs import transact
 from casework.simulation.scenarios import executions as scenarios
+from casework.statechart import snapshot as chart
 
 ALWAYS = any_of(absent(), present())
 
@@ -125,25 +126,12 @@ def _own_clock(sent_at_us: int, source: str, n: int) -> str:
 # --- leases -------------------------------------------------------------------------------------------------
 
 
-def _unfenced_end(rt: Any, task: Any, event: Any) -> Any:
-    """A task's end that does not ask whose it is."""
-    moment_us = task.lease_until_us
-    mail = Mail(event.type, event.data, "", task.name, event.stay, event.invoke, kind="result")
-    sort = mailbox.mail_sort(moment_us, task.token or task.name, task.stay)
-    put = mailbox.put_message(
-        task.id, sort, [mail], rt.options.buckets, sent_at_us=moment_us, now_us=moment_us, priority=0
-    )
-    yield from transact([Delete(task.place), put])
-    return True
-
-
 def _result_of_any_stay(self: Change, mail: Mail) -> None:
     """Results are matched by the invocation's name alone."""
     waiting = self.data.invokes.get(mail.invoke)
     if waiting is None:
         return
     del self.data.invokes[mail.invoke]
-    from casework.statechart import snapshot as chart
 
     self.step(chart.Event(mail.type, mail.data, "", mail.source, waiting.stay, mail.invoke))
 
@@ -174,13 +162,16 @@ def _report_counted_twice(waiting: Any, report: Mail) -> Any:
 
 
 def _report_of_any_stay(self: Change, mail: Mail) -> None:
+    """Reports are matched by the invocation's name alone."""
     waiting = self.data.invokes.get(mail.invoke)
-    if waiting is not None and not waiting.task:
-        mail.stay = waiting.stay
-        _take_report(self, mail)
-
-
-_take_report = Change._take_report
+    if waiting is None or waiting.task:
+        return
+    verdict = joins.count(waiting, mail)
+    if verdict is not None:
+        del self.data.invokes[mail.invoke]
+        self._cancel_children(mail.invoke, waiting)
+        event = chart.done_invoke if verdict.is_done else chart.error_invoke
+        self.step(event(mail.invoke, waiting.stay, verdict.value))
 
 
 def _no_report(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -305,12 +296,11 @@ FAULTS = (
     ),
     Fault("message keys do not ascend", scenarios.Chain, patched(change, "mail_sort", _own_clock), "P4"),
     Fault("a claim without a condition", scenarios.Tasks, patched(tasks, "_unclaimed", _unconditional_claim), "P6"),
-    Fault("a task's end is not fenced", scenarios.Tasks, patched(tasks, "_end_task", _unfenced_end), "P7"),
     Fault("results of any stay count", scenarios.Tasks, patched(Change, "_take_result", _result_of_any_stay), "P7"),
     Fault(
         "timers of a state that was left stay armed",
         scenarios.Timers,
-        lambda: _both(patched(Change, "_disarm", _never_disarms)(), _any_stay()),
+        lambda: _both(mock.patch.dict(change._APPLY, {chart.CancelTimer: _never_disarms}), _any_stay()),
         "P7",
     ),
     Fault("a timer does not wake anybody", scenarios.Timers, patched(State, "wakes_at", _timer_without_wake), "P7"),

@@ -42,6 +42,9 @@ class Carrier(Protocol):
     def block(self, task: Task) -> None:
         """Let a task wait until it is answered."""
 
+    def put_off(self, actor: Any, due_us: int) -> None:
+        """Let a task, or something of the store's own, go on no sooner than at ``due_us``."""
+
 
 class Process:
     """A host's process: a clock, programs that die with it, and how it is started."""

@@ -18,6 +18,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """A read is throttled."""
     conflict: float = 0.0
     """A transaction that meets another one aborts it, too (mutual aborts)."""
+    slow: float = 0.0
+    """An item of a transaction becomes visible up to 300 ms later than the ones before it."""
     torn_reads: float = 0.0
     """A query or a batch of gets sees its first items earlier than its last ones."""
     index_lag: int = 0
@@ -43,7 +45,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 NONE = Faults()
 
 ROUGH = Faults(
-    lost=0.03, unknown=0.01, throttled=0.01, conflict=0.3, torn_reads=0.2, index_lag=20, crash=0.003, pause=0.003,
+    lost=0.03, unknown=0.01, throttled=0.01, conflict=0.3, slow=0.1, torn_reads=0.2, index_lag=20, crash=0.003,
+    pause=0.003,
     skew_s_max=5.0, clock_error_s=0.5, ttl=0.5,
 )  # fmt: skip
 """Everything at once; the default of ``casework simulate --crashes``."""

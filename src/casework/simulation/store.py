@@ -100,7 +100,7 @@ class SimulatedStore:
 class Flight:
     """A transaction under way: its items are locked, and become visible one by one. It outlives its process."""
 
-    __slots__ = ("is_repeated", "left", "number", "owner", "process", "writes")
+    __slots__ = ("is_dead", "is_repeated", "left", "number", "owner", "process", "wake_number", "writes")
 
     def __init__(self, owner: Task | None, writes: Sequence[AnyWrite], number: int) -> None:
         self.owner = owner
@@ -108,6 +108,8 @@ class Flight:
         self.left: list[AnyWrite] | None = None
         self.number = number
         self.process = None
+        self.is_dead = False
+        self.wake_number = 0
         self.is_repeated = False
         """It was applied and its answer lost: a repeat with its token is told so, and changes nothing."""
 
@@ -125,6 +127,8 @@ class Flight:
                 world.timeline.note(world, self.owner, f"  visible: {world.timeline.write(write)}")
             if not self.left:
                 self._end(world)
+            elif world.faults.slow and world.choices.happens(world.faults.slow):
+                world.put_off(self, world.now_us + 1000 * (1 + world.choices.below(300)))
 
     def _begin(self, world: Carrier) -> None:
         store = world.store
@@ -181,6 +185,7 @@ class Flight:
             self.is_repeated, self.left = error is None, None
             return
         world.retire(self)
+        self.is_dead = True
         owner = self.owner
         if owner is not None and not owner.is_dead and owner.flight is self:
             owner.flight = None

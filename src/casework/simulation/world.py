@@ -246,9 +246,9 @@ class World:
     def _sleep(self, task: Task, seconds: float) -> None:
         if seconds <= 0:
             return
-        self._put_off(task, self.now_us + int(seconds * 1e6))
+        self.put_off(task, self.now_us + int(seconds * 1e6))
 
-    def _put_off(self, task: Task, due_us: int) -> None:
+    def put_off(self, task: Any, due_us: int) -> None:
         """Let a task go on no sooner than at ``due_us``."""
         self._ready.remove(task)
         task.wake_number += 1
@@ -341,7 +341,7 @@ class World:
             stumbles = process is not None and (process.paused_until_us > self.now_us or can_fail)
             if stumbles and self._stumbles(process):
                 if process.is_up and not actor.is_dead:
-                    self._put_off(actor, process.paused_until_us)
+                    self.put_off(actor, process.paused_until_us)
                 continue
             self.actor = actor
             actor.step(self)

@@ -127,14 +127,17 @@ def _work(path: Path, ids: Sequence[str], each: int, barrier: Any, answers: Any)
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        started = time.monotonic()
+        started, processor_s = time.monotonic(), time.process_time()
         thread.run()
         watcher.join()
-        answers.put((started, ended[0], mine * each))
+        answers.put((started, ended[0], time.process_time() - processor_s))
 
 
-def worker_path(prepared: Prepared, processes: int, each: int = 1) -> float:
-    """Events a second that worker processes consume together; ``each`` events of an execution share its commit."""
+def worker_path(prepared: Prepared, processes: int, each: int = 1) -> tuple[float, float]:
+    """Events a second that worker processes consume together, and microseconds of processor time for each event.
+
+    ``each`` events of an execution share its commit.
+    """
     context = multiprocessing.get_context("spawn")
     with prepared.copy(each) as path:
         barrier, answers = context.Barrier(processes), context.Queue()
@@ -148,7 +151,8 @@ def worker_path(prepared: Prepared, processes: int, each: int = 1) -> float:
             worker.join()
         check(path, prepared.ids, each)
     elapsed = max(ended for _, ended, _ in found) - min(started for started, _, _ in found)
-    return len(prepared.ids) * each / elapsed
+    events = len(prepared.ids) * each
+    return events / elapsed, sum(processor_s for _, _, processor_s in found) * 1e6 / events
 
 
 def latencies_ms(prepared: Prepared, events_per_s: int, seconds: float) -> list[float]:

@@ -25,6 +25,7 @@ PEER = Path(__file__).parent / "peers" / "harel_durable.py"
 INLINE, DEFAULT = "harel 0.9.0, in line", "harel 0.9.0, default runner"
 EARLIER = "harel 0.9.0 (prior measurement)"
 CALLERS = 64
+CALLS = {"handle": "in line (handle)", "held": "in line (handle), state held", "send": "sends by mailbox"}
 
 
 def rows(
@@ -57,18 +58,32 @@ def row(
     }  # fmt: skip
 
 
-def harel(*arguments: str) -> float | None:
-    """One measurement of the peer in a process of its own; None where it is not installed."""
+def harel(*arguments: str) -> list[float]:
+    """What one measurement of the peer found, in a process of its own; nothing where it is not installed."""
     python = os.environ.get("CASEWORK_BENCH_PYTHON", sys.executable)
     done = subprocess.run([python, str(PEER), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
         print(f"\nharel: left out ({reason})", file=sys.stderr)
-        return None
-    return float(json.loads(done.stdout))
+        return []
+    return [float(value) for value in json.loads(done.stdout)]
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------------------
+
+
+class Best:
+    """The best of several measurements, by name: the highest rate, the lowest time of the processor."""
+
+    def __init__(self) -> None:
+        self.rates: dict[str, float] = {}
+        self.processor_us: dict[str, float] = {}
+
+    def take(self, name: str, rate: float | None = None, processor_us: float | None = None) -> None:
+        if rate is not None:
+            self.rates[name] = max(rate, self.rates.get(name, 0.0))
+        if processor_us is not None:
+            self.processor_us[name] = min(processor_us, self.processor_us.get(name, processor_us))
 
 
 def on_sqlite(events: int, rounds: int) -> Iterator[dict[str, Any]]:
@@ -76,33 +91,18 @@ def on_sqlite(events: int, rounds: int) -> Iterator[dict[str, Any]]:
 
     with tempfile.TemporaryDirectory() as folder:
         prepared = Prepared(Path(folder), events)
-        best: dict[str, float] = {}
-
-        def take(name: str, value: float | None) -> None:
-            if value is not None:
-                best[name] = max(best.get(name, 0.0), value)
-
+        best = Best()
         for turn in range(rounds):
             with tempfile.TemporaryDirectory() as fresh:
-                take("inline", harel("inline", str(min(events, 3000)), fresh))
-                take("one", worker_path(prepared, 1))
-                take("background", harel("background", str(min(events, 2000)), fresh))
-                take("two", worker_path(prepared, 2))
+                best.take("inline", *harel("inline", str(min(events, 3000)), fresh))
+                best.take("one", *worker_path(prepared, 1))
+                best.take("default", *harel("background", str(min(events, 2000)), fresh))
+                best.take("two", *worker_path(prepared, 2))
             if turn == 0:
-                take("backlog", worker_path(prepared, 1, each=10))
-            take("handle", calls_per_s(prepared, "handle", 500, 1))
-        inline, default = best.get("inline"), best.get("background")
-        for processes, name in ((1, "one"), (2, "two")):
-            what = f"worker path, {processes} process{'es' if processes > 1 else ''}"
-            yield row(what, "events/s", best[name], inline, INLINE)
-            yield row(what, "events/s", best[name], default, DEFAULT)
-        yield row("worker path, 1 process, 10 events share a commit", "events/s", best["backlog"], inline, INLINE)
-        yield row("in line (handle), 1 caller", "events/s", best["handle"], inline, INLINE)
-        for kind, what in (
-            ("handle", "in line (handle)"),
-            ("held", "in line (handle), state held"),
-            ("send", "sends by mailbox"),
-        ):
+                best.take("ten", *worker_path(prepared, 1, each=10))
+            best.take("handle", calls_per_s(prepared, "handle", 500, 1))
+        yield from worker_rows(best)
+        for kind, what in CALLS.items():
             if kind != "handle":
                 yield row(f"{what}, 1 caller", "events/s", calls_per_s(prepared, kind, 500, 1))
             rates = [calls_per_s(prepared, kind, min(events, 5000), CALLERS) for _ in range(rounds)]
@@ -111,6 +111,19 @@ def on_sqlite(events: int, rounds: int) -> Iterator[dict[str, Any]]:
         for part in (50, 99):
             value = min(found[len(found) * part // 100] for found in runs)
             yield row(f"from send to commit at 1,000 events/s, p{part}", "ms", value)
+
+
+def worker_rows(best: Best) -> Iterator[dict[str, Any]]:
+    inline, default = best.rates.get("inline"), best.rates.get("default")
+    for name, what in (("one", "worker path, 1 process"), ("two", "worker path, 2 processes")):
+        yield row(what, "events/s", best.rates[name], inline, INLINE)
+        yield row(what, "events/s", best.rates[name], default, DEFAULT)
+    for peer, peer_name in (("inline", INLINE), ("default", DEFAULT)):
+        what = "worker path, 1 process: processor time"
+        yield row(what, "us/event", best.processor_us["one"], best.processor_us.get(peer), peer_name)
+    what = "worker path, 1 process, 10 events of an execution share a commit"
+    yield row(what, "events/s", best.rates["ten"], inline, INLINE)
+    yield row("in line (handle), 1 caller", "events/s", best.rates["handle"], inline, INLINE)
 
 
 # --- DynamoDB ---------------------------------------------------------------------------------------------------------
@@ -175,8 +188,7 @@ def imports(times: int) -> dict[str, Any]:
     for _ in range(times):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         ours.append(float(done.stdout))
-        value = harel("import")
-        theirs += [value] if value is not None else []
+        theirs += harel("import")
     return row("import", "ms", min(ours), min(theirs, default=None), INLINE.split(",")[0])
 
 

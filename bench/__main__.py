@@ -7,12 +7,18 @@ options: ``rows(events=10_000, quick=False)`` takes ``--events N`` and ``--quick
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import importlib.metadata
 import inspect
 import json
+import os
 import pkgutil
+import platform
+import sqlite3
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rich.bar import Bar
@@ -45,6 +51,9 @@ def parser_of(name: str, rows: Callable[..., Iterable[Row]]) -> argparse.Argumen
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help='print {"rows": [...]}')
+    parser.add_argument(
+        "--markdown", action="store_true", help="print a table with the command, the machine and versions"
+    )
     for parameter in inspect.signature(rows).parameters.values():
         option, default = f"--{parameter.name.replace('_', '-')}", parameter.default
         if default is False:
@@ -90,6 +99,33 @@ def table(rows: list[Row], title: str) -> Table:
     return made
 
 
+def markdown(rows: list[Row]) -> Iterator[str]:
+    """The rows as a table for docs/design/costs.md."""
+    yield "| what | unit | casework | peer | ratio | peer is |"
+    yield "|---|---|--:|--:|--:|---|"
+    for row in rows:
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:g}x"
+        peer = "" if row["peer"] is None else shown(row["peer"])
+        yield f"| {row['name']} | {row['unit']} | {shown(row['ours'])} | {peer} | {ratio} | {row['peer_name'] or ''} |"
+
+
+def surroundings(command: str) -> str:
+    """When and where something was measured, and how busy that machine was."""
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        processor = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), processor)
+    versions = [f"Python {platform.python_version()}", f"SQLite {sqlite3.sqlite_version}"]
+    for package in ("msgspec", "boto3"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+    load = f"{os.getloadavg()[1]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+    when = time.strftime("%Y-%m-%d")
+    return (
+        f"`{command}`, {when}: {platform.system()} on {processor}, {os.cpu_count()} cores, load {load} over the last "
+        f"five minutes; {', '.join(versions)}."
+    )
+
+
 def bars(ours: float | None, peer: float | None) -> Any:
     """Two bars, one above the other."""
     if not ours or not peer:
@@ -112,10 +148,13 @@ def main(arguments: list[str]) -> int:
     name = arguments[0]
     rows = importlib.import_module(f"bench.{name}").rows
     given = vars(parser_of(name, rows).parse_args(arguments[1:]))
-    as_json = given.pop("json")
+    as_json, as_markdown = given.pop("json"), given.pop("markdown")
     found = measured(rows(**given), name)
     if as_json:
         print(json.dumps({"rows": found}))
+    elif as_markdown:
+        command = " ".join(["python -m bench", *(each for each in arguments if each != "--markdown")])
+        print("\n".join([surroundings(command), "", *markdown(found)]))
     else:
         Console(width=None if sys.stdout.isatty() else 160).print(table(found, headline(name)))
     return 0

@@ -4,6 +4,7 @@
   time, beside the design that stores one operation in a transaction. From one writer in batches of 95, and from 16
   writers with 20 callers waiting in each; the longest that one caller waited, and the rounds that were lost.
 - **write units** of an operation, alone and batched, at 100 bytes and 1 KB.
+- **relay**: 50 clients on loopback that push one operation at a time.
 - **wall clock** on SQLite, and on roto and ministack where they are installed: one at a time, in batches of 95, and 64
   threads with one operation each; reading it all back.
 
@@ -230,6 +231,54 @@ def wall_clock(name: str, backend: Any, seconds: float) -> list[tuple[str, str, 
     ]
 
 
+def relay_clients(seconds: float, clients: int = 50) -> list[tuple[str, str, float]]:
+    """Pushes of one operation each by many clients of a relay on loopback, over SQLite."""
+    from casework.backends.threaded import ThreadedBackend
+    from casework.relay.serve import RelayServer, make_relay
+    from casework.replica.transport import HttpTransport
+    from casework.streams.tokens import create_token, read_grant
+
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        backend = SqliteBackend(f"{folder}/relay.db")
+        backend.create_tables(TABLES)
+        token, _ = run(create_token([read_grant("*=read,append")]), backend)
+        server = RelayServer(make_relay(ThreadedBackend(backend)), host="127.0.0.1", port=0)
+        serving = threading.Thread(target=server.run, daemon=True)
+        serving.start()
+        while not server.started:
+            time.sleep(0.01)
+        url, waits = f"http://127.0.0.1:{server.port}", []
+        ends = time.perf_counter() + seconds
+
+        def client(c: int) -> None:
+            transport, n = HttpTransport(url, token), 0
+            while (begun := time.perf_counter()) < ends:
+                body = {"ops": [{"id": f"{c}-{n}", "data": data(n)}]}
+                answer = transport.request("POST", "/v1/streams/s/ops", body=body)
+                if answer.status != 200:
+                    raise SystemExit(f"the relay answered {answer}")
+                waits.append(time.perf_counter() - begun)
+                n += 1
+            transport.close()
+
+        threads = [threading.Thread(target=client, args=(c,)) for c in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        server.leave()
+        serving.join()
+        check(backend, "s", len(waits))
+        rounds = server.relay.store.log.counts.rounds_n
+        backend.close()
+    waits.sort()
+    return [
+        (f"relay on loopback, SQLite: {clients} clients, one operation a push", "ops/s", len(waits) / seconds),
+        (f"relay on loopback, SQLite: {clients} clients, p99", "ms", waits[int(len(waits) * 0.99)] * 1000),
+        (f"relay on loopback, SQLite: {clients} clients, operations a transaction", "ops", len(waits) / rounds),
+    ]
+
+
 def _repeat(seconds: float, work: Any) -> float:
     begun, n = time.perf_counter(), 0
     while (passed := time.perf_counter() - begun) < seconds:
@@ -268,6 +317,9 @@ def rows(*, quick: bool = False) -> list[dict[str, Any]]:
         for name, backend in here.items():
             for measured in wall_clock(name, backend, real_s):
                 row(*measured)
+    with contextlib.suppress(ModuleNotFoundError):  # without the web extra
+        for measured in relay_clients(real_s):
+            row(*measured)
     return found
 
 

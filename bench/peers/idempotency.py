@@ -213,7 +213,7 @@ def _asgi(count: int, measure: str, guard: Callable[[Any], Any]) -> float:
                 (b"user-agent", b"bench"), (b"accept", b"*/*"), (b"idempotency-key", f'"key-{n}"'.encode()),
             ]  # fmt: skip
             scope = {
-                "type": "http", "method": "POST", "path": "/pay", "raw_path": b"/pay", "query_string": b"", "root_path": "",
+                "type": "http", "method": "POST", "path": "/pay", "query_string": b"", "root_path": "",
                 "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "scheme": "http",
                 "http_version": "1.1", "asgi": {"version": "3.0"},
             }  # fmt: skip

@@ -21,12 +21,14 @@ def pay(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"n": len(performed)}, status=201)
 
 
-urlpatterns = [path("payments", pay)]
-
-
 def tenant(request: casework.HttpRequest) -> str | None:
     return request.headers.get("x-tenant")
 
 
+pay_by_view = casework.idempotent_django_view(store, scope=tenant, name="views")(pay)  # or as a decorator
+
+urlpatterns = [path("payments", pay), path("views/payments", pay_by_view)]
+
 application = casework.IdempotencyWsgiMiddleware(get_wsgi_application(), store, scope=tenant)
 asgi_application = casework.IdempotencyMiddleware(get_asgi_application(), store, scope=tenant)
+plain_application = get_wsgi_application()  # for the view that is guarded by itself

@@ -1,4 +1,4 @@
-"""Flask: the whole application is guarded. ``waitress-serve flask_app:app``"""
+"""Flask: the whole application is guarded, or one view. ``waitress-serve flask_app:app``"""
 
 from flask import Flask, request
 
@@ -17,3 +17,12 @@ app.wsgi_app = casework.IdempotencyWsgiMiddleware(  # type: ignore[method-assign
 def pay():  # type: ignore[no-untyped-def]
     performed.append(request.get_json()["order"])
     return {"n": len(performed)}, 201
+
+
+views = Flask("views")
+
+
+@views.post("/payments")
+@casework.idempotent_flask_view(store, scope=lambda request: request.headers.get("x-tenant"), name="views")
+def pay_by_view():  # type: ignore[no-untyped-def]
+    return pay()

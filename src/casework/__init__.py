@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     )
     from casework.executions.deliver import Execution
     from casework.executions.run_task import LATER, TaskContext
+    from casework.executions.runtime import Publish
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
     from casework.idempotency.guarding import Claim
     from casework.idempotency.record import ClaimResult, Record
@@ -103,11 +104,14 @@ if TYPE_CHECKING:
     from casework.surfaces.messages import MessageHandler, SqsBatch, message_handler, sqs_batch
     from casework.surfaces.once import once
     from casework.surfaces.otel import OpenTelemetryHook
+    from casework.surfaces.views import idempotent_django_view, idempotent_flask_view
     from casework.surfaces.wsgi import IdempotencyWsgiMiddleware
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "idempotent_flask_view": "casework.surfaces.views:idempotent_flask_view",
+    "idempotent_django_view": "casework.surfaces.views:idempotent_django_view",
     "OpenTelemetryHook": "casework.surfaces.otel:OpenTelemetryHook",
     "Claim": "casework.idempotency.guarding:Claim",
     "Index": "casework.kernel.items:Index",
@@ -159,6 +163,7 @@ _WHERE = {
     "Execution": "casework.executions.deliver:Execution",
     "LATER": "casework.executions.run_task:LATER",
     "Machine": "casework.statechart:Machine",
+    "Publish": "casework.executions.runtime:Publish",
     "Op": "casework.streams.log:Op",
     "StreamOptions": "casework.streams.log:StreamOptions",
     "StreamStore": "casework.app.streams:StreamStore",
@@ -245,6 +250,7 @@ __all__ = [
     "OutboxEntry",
     "OutcomeUnknown",
     "PayloadMismatch",
+    "Publish",
     "Record",
     "RememberedError",
     "ResultLost",
@@ -283,6 +289,8 @@ __all__ = [
     "equals",
     "greater_than",
     "idempotent",
+    "idempotent_django_view",
+    "idempotent_flask_view",
     "idempotent_route",
     "less_than",
     "message_handler",

@@ -1,3 +1,4 @@
+# ruff: noqa: PT012 - what is raised is raised at the end of a block, which is the point
 """``app.transaction()``: all of it or nothing, and a refusal names its part."""
 
 from __future__ import annotations

@@ -46,6 +46,17 @@ def test_a_claim_is_released_and_a_key_purged(shell: Shell) -> None:
         assert store.claim("shop.pay/1", "", 1, 5).result == "new_claimed"
 
 
+def test_what_has_expired_is_deleted_from_a_file(shell: Shell) -> None:
+    fill(shell)
+    with SqliteIdempotencyStore(shell.folder / "casework.db", lease_grace_seconds=-10) as store:
+        claim = store.claim("old/1", "", 1, 60)
+        store.complete("old/1", str(claim.token), 200, None, b"x" * 400_000, 0.001)
+    assert shell.run("idempotency", "purge", "--expired").stdout == "3 items deleted\n"
+    assert shell.run("idempotency", "purge", "--expired").stdout == "0 items deleted\n"
+    assert len(shell.run("idempotency", "list").stdout.splitlines()) == 4
+    assert "name a key" in shell.refused("idempotency", "purge")
+
+
 def test_a_store_that_is_not_there_is_not_made(shell: Shell) -> None:
     assert "no database" in shell.refused("idempotency", "list")
     assert not (shell.folder / "casework.db").exists()

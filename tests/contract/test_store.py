@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from casework.app.idempotency_store import IdempotencyStore
 from casework.backends.port import Backend
+from casework.kernel.schema import IDEMPOTENCY
 from casework.testing.backend_contract import BackendContract
+from casework.testing.idempotency_contract import IdempotencyStoreContract
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +26,14 @@ class TestStore(BackendContract):
     @pytest.fixture
     def backend(self, store: Backend) -> Backend:
         return store
+
+
+class TestIdempotencyStore(IdempotencyStoreContract):
+    @pytest.fixture(scope="class")
+    def store(self, request: pytest.FixtureRequest) -> Iterator[IdempotencyStore]:
+        from casework.app.stores import open_backend
+
+        backend = open_backend(request.config.getoption("--store"))
+        backend.create_tables([IDEMPOTENCY])
+        with IdempotencyStore(backend) as store:
+            yield store

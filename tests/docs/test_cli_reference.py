@@ -15,7 +15,9 @@ def test_the_reference_of_the_command_line_is_up_to_date() -> None:
 
 
 def test_every_command_has_an_example() -> None:
-    for command in WRITER["commands"]():
+    commands = list(WRITER["commands"]())
+    groups = {command[:-1] for command in commands}
+    for command in commands:
         text = WRITER["help_of"](*command)
-        if command not in {("dynamodb",), ("idempotency",)}:
+        if command not in groups:
             assert f"  casework {' '.join(command)}" in text.partition("Options:")[0].partition("\n")[2], command

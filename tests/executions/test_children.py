@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from casework.backends.drive import run
-from casework.errors import CaseworkError
+from casework.errors import CaseworkError, Misuse
 from casework.executions.advance import advance
 from casework.executions.joins import child_id
 from casework.executions.mailbox import Mail, mail_sort, put_message
@@ -370,8 +370,20 @@ def test_results_over_64_kb_in_all_stay_in_the_children(casework_app: Maker) -> 
     child = QUICK.replace("output: {n: {expr: context.n * 10}}", "output: {text: {expr: \"'x' * context.n\"}}")
     app, kids = joined(casework_app, [30_000, 30_000, 30_000], "all", child)
     done = app.get("p")
-    assert done.status == "done" and done.context["out"] is None
+    assert done.status == "done"
+    where = done.context["out"]
+    assert (where["total"], where["done"], where["each"]) == (3, 3, True)
     assert [len(app.get(kid).output["text"]) for kid in kids] == [30_000] * 3
+    first = app.child_results("p", where, limit=2)
+    rest = app.child_results("p", where, limit=2, cursor=first.next)
+    assert [(r.ordinal, r.id, r.status) for r in [*first.items, *rest.items]] == [
+        (n, kid, "done") for n, kid in enumerate(kids)
+    ]
+    assert rest.next is None
+    assert len(rest.items[0].output["text"]) == 30_000
+    for wrong in ({"reference": {"a": 1}}, {"reference": where, "limit": 0}, {"reference": where, "cursor": "x y"}):
+        with pytest.raises(Misuse):
+            app.child_results("p", **wrong)
     app, _ = joined(casework_app, [30_000, 30_000], "all", child)
     assert [len(each["text"]) for each in app.get("p").context["out"]] == [30_000] * 2
 

@@ -23,7 +23,10 @@ def example(name: str) -> Any:
     return module
 
 
-def check_payments(post: Client, performed: list[str]) -> None:
+def check_payments(send: Client, performed: list[str], below: str = "") -> None:
+    def post(path: str, *args: Any, **headers: Any) -> Any:
+        return send(below + path, *args, **headers)
+
     first = post("/payments", {"order": "o-1", "amount": 5}, X_Tenant="a")
     again = post("/payments", {"order": "o-1", "amount": 5}, X_Tenant="a")
     assert (first.status, first.json["n"], again.status, again.json["n"]) == (201, 1, 201, 1)
@@ -63,6 +66,12 @@ def test_flask() -> None:
         check_payments(post, module.performed)
 
 
+def test_one_flask_view_is_guarded_by_itself() -> None:
+    module = example("flask_app")
+    with on_waitress(module.views) as post:
+        check_payments(post, module.performed)
+
+
 @pytest.fixture(scope="module")
 def django_app() -> Any:
     return example("django_app")
@@ -78,7 +87,15 @@ def test_django_as_asgi(django_app: Any) -> None:
     import uvicorn  # noqa: F401 - before the records are cleared: it is an extra
 
     django_app.performed.clear()
-    for key in django_app.store.records.keys():
+    for key in list(django_app.store.records.keys()):
         django_app.store.purge(key)
     with on_uvicorn(django_app.asgi_application) as post:
         check_payments(post, django_app.performed)
+
+
+def test_one_django_view_is_guarded_by_itself(django_app: Any) -> None:
+    django_app.performed.clear()
+    with on_waitress(django_app.plain_application) as post:
+        check_payments(post, django_app.performed, "/views")
+        plain = post("/payments", {"order": "o-3", "amount": 5}, key="p", X_Tenant="a")
+        assert not plain.is_replay and not post("/payments", {"order": "o-3"}, key="p", X_Tenant="a").is_replay

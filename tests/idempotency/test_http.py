@@ -169,7 +169,7 @@ def test_a_second_request_while_the_first_is_under_way_waits_for_it_or_is_told_4
         arrived.clear(), go_on.clear()
         found: list[Any] = []
         with serve(wait_s=wait_s) as post:
-            first = threading.Thread(target=lambda post=post: found.append(post()))  # type: ignore[misc]
+            first = threading.Thread(target=lambda post=post, found=found: found.append(post()))  # type: ignore[misc]
             first.start()
             assert arrived.wait(30)
             if status == 409:
@@ -177,7 +177,7 @@ def test_a_second_request_while_the_first_is_under_way_waits_for_it_or_is_told_4
                 assert (reply.status, int(reply.headers["retry-after"]) >= 1) == (409, True)
                 go_on.set()
             else:
-                second = threading.Thread(target=lambda post=post: found.append(post()))  # type: ignore[misc]
+                second = threading.Thread(target=lambda post=post, found=found: found.append(post()))  # type: ignore[misc]
                 second.start()
                 go_on.set()
                 second.join(30)
@@ -403,8 +403,8 @@ def test_what_the_application_does_after_its_response_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("text", "key"),
-    [("abc", "abc"), ('"abc"', "abc"), ('"a\\"b"', 'a"b'), ('"a\\\\b"', "a\\b"), (" x ", "x"), ('"', None), ('""', None),
-     ('"a"b"', None), ('"a\\n"', None), ("a\tb", None), ("\u00e9", None)],
+    [("abc", "abc"), ('"abc"', "abc"), ('"a\\"b"', 'a"b'), ('"a\\\\b"', "a\\b"), (" x ", "x"), ('"', None),
+     ('""', None), ('"a"b"', None), ('"a\\n"', None), ("a\tb", None), ("\u00e9", None)],
 )  # fmt: skip
 def test_keys_are_read_as_structured_field_strings_or_bare(text: str, key: str | None) -> None:
     assert parse_key(text) == key

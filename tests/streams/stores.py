@@ -32,6 +32,11 @@ STORES = [
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path, unique: Callable[[str], str]) -> Iterator[Any]:
     """The test runs once on each store, with casework's tables and nothing in them."""
+    yield from open_store(request, tmp_path, unique)
+
+
+def open_store(request: pytest.FixtureRequest, tmp_path: Path, unique: Callable[[str], str]) -> Iterator[Any]:
+    """The store that ``request.param`` names, closed afterwards."""
     client: Any = None
     if request.param == "memory":
         backend: Any = fresh_backend()

@@ -60,6 +60,7 @@ class AsyncApp:
     handle = _driven(operations.handle)
     get = _driven(operations.get)
     inspect = _driven(operations.inspect)
+    child_results = _driven(operations.child_results)
     wait = _driven(operations.wait)
     list = _driven(operations.list_executions)
     dead_letters = _driven(operations.dead_letters)
@@ -75,7 +76,7 @@ class AsyncApp:
     fail_task = _driven(operations.fail_task)
 
     def transaction(self) -> AsyncTransaction:
-        """One transaction, any mix: ``async with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""
+        """One transaction, any mix: ``async with app.transaction() as tx``; see ``casework.app.transaction``."""
         return AsyncTransaction(self)
 
     def worker(self, **options: Any) -> WorkerTask:
@@ -117,7 +118,7 @@ class WorkerTask:
     """A worker as a task of the running loop, for the length of an ``async with`` block."""
 
     def __init__(self, app: AsyncApp, options: WorkerOptions) -> None:
-        self.worker = Worker(app.core.rt, options, app.core.bell)
+        self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
         self._backend = app.backend
         self._task: asyncio.Task[None] | None = None
 

@@ -29,6 +29,10 @@ REAPED_PER_CLAIM = 2
 """Old records looked at with each claim; more than one, so that reaping keeps up."""
 
 
+LAPSED_KEPT_US = 60_000_000
+"""A lapsed claim is kept so long, so that who comes then knows that an earlier attempt began."""
+
+
 class MemoryRecords:
     """Records in a dict. Safe to use from several threads.
 
@@ -96,9 +100,10 @@ class MemoryRecords:
             record = self._records.get(key)
             if record is None or record.token != token:
                 continue
-            is_over = record.state == RELEASED or (
-                record.state == COMPLETED and record.kept_us and now_us >= record.expires_at_us
-            )
+            if record.state == CLAIMED:
+                is_over = now_us >= record.lease_until_us + LAPSED_KEPT_US
+            else:
+                is_over = record.state == RELEASED or bool(record.kept_us and now_us >= record.expires_at_us)
             if is_over:
                 del self._records[key]
             else:

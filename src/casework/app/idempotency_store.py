@@ -101,6 +101,7 @@ class IdempotencyStore:
     get = _driven(operating.get_record)
     force_release = _driven(operating.force_release)
     purge = _driven(operating.purge)
+    purge_expired = _driven(operating.purge_expired)
 
     def run(self, program: Program[T]) -> T:
         """Carry a program of this store on the calling thread."""
@@ -285,8 +286,8 @@ class AsyncIdempotencyStore:
 class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
     """An idempotency store on DynamoDB, native over aiobotocore. Nothing is contacted before the first call.
 
-    It works on any number of event loops, one after the other or in several threads: each has a client of its own, which
-    ``close`` on that loop gives back. A client that was handed in belongs to its own loop.
+    It works on any number of event loops, one after the other or in several threads: each has a client of its own,
+    which ``close`` on that loop gives back. A client that was handed in belongs to its own loop.
 
     Arguments are those of :class:`DynamoDBIdempotencyStore`; ``client`` is an aiobotocore client.
     """

@@ -1,7 +1,7 @@
 """What ``app.transaction()`` can hold: each intent plans its writes, and says what a refusal of them means.
 
 An intent whose writes depend on something stored (a head, a state) reads it in ``look``, and is planned again when that
-moved. Others, such as a stream's append, join by being of this form.
+moved. Others join by being of this form.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from casework.app.core import Core
-from casework.errors import LeaseLost, Misuse, Refusal, TransactionRefused
+from casework.errors import LeaseLost, Misuse, OpIdReused, Refusal, TransactionRefused
 from casework.executions import deliver
 from casework.executions.deliver import Execution
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
@@ -27,6 +27,10 @@ from casework.kernel.items import AnyWrite, Check
 from casework.kernel.programs import Program, get
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import check_json
+from casework.streams.append import Pending, checked, learn
+from casework.streams.append import look as look_at_head
+from casework.streams.append import plan as plan_round
+from casework.streams.log import Appended, Log, Op, Place, check_stream, claim_key
 
 
 class Intent(Protocol):
@@ -233,3 +237,75 @@ def result_of(
     check_json(result, "result")
     found = {"content-type": "application/json"} | {name.lower(): value for name, value in (headers or {}).items()}
     return (200 if status is None else status), found, msgspec.json.encode(result)
+
+
+class AppendIntent:
+    """Operations at the end of a stream. ``results`` is there after the transaction.
+
+    One that is in the stream already is answered with its own number, and the rest of the transaction is committed.
+    """
+
+    def __init__(self, log: Log, stream: str) -> None:
+        check_stream(stream)
+        self.stream = stream
+        self.name = f"append to stream {stream!r}"
+        self._log = log
+        self.results: Sequence[Appended] = ()
+        self._ops: list[Op] = []
+        self._pendings: list[Pending] = []
+        self._batch: list[Pending] = []
+        self._place: Place | None = None
+        self._at_us = 0
+
+    def add(self, ops: Sequence[Op]) -> None:
+        """Take operations, behind those that are there already."""
+        self._pendings = checked(self.stream, [*self._ops, *ops])
+        self._ops += ops
+
+    def look(self, core: Core) -> Program[None]:
+        """Read the head, unless this process knows it."""
+        if self._log.place(self.stream) is None:
+            yield from look_at_head(self._log, self.stream)
+
+    def plan(self, core: Core, moment: Instant) -> Program[list[AnyWrite]]:
+        """The head, one segment, and the claims of what is not in the stream yet."""
+        log = self._log
+        unique: dict[str, Pending] = {}
+        for pending in self._pendings:
+            if not pending.is_settled:
+                unique.setdefault(pending.op.id, pending)
+        self._batch = list(unique.values())
+        if not self._batch:
+            return []
+        self._place = log.place(self.stream) or (yield from look_at_head(log, self.stream))
+        self._at_us = moment.middle_us
+        return plan_round(log, self.stream, self._place, self._batch, self._at_us)
+
+    def refused(self, refusals: Sequence[Refusal | None]) -> None:
+        """The head moved, or ids are in the stream: plan again. Raises OpIdReused, StreamDamaged."""
+        assert self._place is not None
+        learn(self._log, self.stream, self._place, self._batch, refusals, self._at_us)
+        refused = self._pendings[0].call.refused
+        if refused is not None:
+            raise OpIdReused(refused.id, refused.seq)
+
+    def was_applied(self, core: Core) -> Program[bool | None]:
+        """Whether the claim of the first operation has the number planned for it; None when it is not there."""
+        if not self._batch or self._place is None:
+            return None
+        item = yield from get(claim_key(self.stream, self._batch[0].op.id))
+        return True if item is not None and item.get("seq") == self._place.top + 1 else None
+
+    def settle(self, core: Core) -> Program[None]:
+        """Give the operations their numbers, and wake the readers of this process."""
+        log = self._log
+        if self._batch and self._place is not None:
+            for number, pending in enumerate(self._batch, self._place.top + 1):
+                pending.outcome = Appended(pending.op.id, number)
+            top = self._place.top + len(self._batch)
+            log.remember(self.stream, Place(top, top, wins=self._place.wins + 1))
+            log.counts.ops_n += len(self._batch)
+            log.ring(self.stream)
+        found = {pending.op.id: pending.outcome for pending in self._pendings if pending.outcome is not None}
+        self.results = [found[pending.op.id] for pending in self._pendings]
+        yield from ()

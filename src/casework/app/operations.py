@@ -5,11 +5,12 @@ The two facades drive these; their docstrings are the public documentation of bo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from casework.app.core import Core
 from casework.errors import Misuse, WaitTimeout
-from casework.executions import control, deliver, inspection, listing, tasks
+from casework.executions import control, deliver, inspection, listing, results, tasks
 from casework.executions.deliver import Execution
 from casework.executions.trace import read_trace
 from casework.kernel.programs import Program, now, sleep
@@ -144,6 +145,22 @@ def list_executions(
             core.rt, status=status, machine=machine, parent=parent, limit=limit, cursor=cursor
         )
     )
+
+
+def child_results(
+    core: Core, id: str, reference: Mapping[str, Any], *, limit: int = 100, cursor: str | None = None
+) -> Program[results.ChildResults]:
+    """A page of what the children of a join ended with, where their results are over 64 KB in all.
+
+    Such results stay in the children, and the chart's output of the join is a reference to them.
+
+    Args:
+        id: the parent.
+        reference: the output of the join, as the chart got it.
+        limit: at most so many, 1 to 100.
+        cursor: ``next`` of the page before.
+    """
+    return (yield from results.child_results(core.rt, id, reference, limit=limit, cursor=cursor))
 
 
 def dead_letters(core: Core, *, limit: int = 100, cursor: str | None = None) -> Program[listing.DeadLetters]:

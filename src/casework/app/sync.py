@@ -63,6 +63,7 @@ class App:
     handle = _driven(operations.handle)
     get = _driven(operations.get)
     inspect = _driven(operations.inspect)
+    child_results = _driven(operations.child_results)
     wait = _driven(operations.wait)
     list = _driven(operations.list_executions)
     dead_letters = _driven(operations.dead_letters)
@@ -78,7 +79,7 @@ class App:
     fail_task = _driven(operations.fail_task)
 
     def transaction(self) -> Transaction:
-        """One transaction, any mix: ``with app.transaction() as tx``; see :class:`casework.app.transaction.Intents`."""
+        """One transaction, any mix: ``with app.transaction() as tx``; see ``casework.app.transaction``."""
         return Transaction(self)
 
     def worker(self, **options: Any) -> WorkerThread:
@@ -120,7 +121,7 @@ class WorkerThread:
     """A worker on a thread of its own, with an event loop of its own, for the length of a ``with`` block."""
 
     def __init__(self, app: App, options: WorkerOptions) -> None:
-        self.worker = Worker(app.core.rt, options, app.core.bell)
+        self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
         self._backend = app.backend
         self._thread = threading.Thread(target=self._carry, name="casework-worker", daemon=True)
         self._error: BaseException | None = None

@@ -1,7 +1,8 @@
 """``app.transaction()``: one transaction, any mix.
 
-Intents are collected inside the block and committed at its end, all or none. What depends on something stored is planned
-again when that moved; an intent that is refused for good names itself. An exception inside the block discards them all.
+Intents are collected inside the block and committed at its end, all or none. What depends on something stored is
+planned again when that moved; an intent that is refused for good names itself. An exception inside the block discards
+them all.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Protocol, Self
 
 from casework.app.core import Core
 from casework.app.current import current_claim
-from casework.app.intents import FinishIntent, Intent, SendIntent, StartIntent, WriteIntent, result_of
+from casework.app.intents import AppendIntent, FinishIntent, Intent, SendIntent, StartIntent, WriteIntent, result_of
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.errors import ConditionFailed, Contention, ItemTooLarge, Misuse, OutcomeUnknown
@@ -22,6 +23,7 @@ from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Scala
 from casework.kernel.limits import MAX_TRANSACTION_WRITES
 from casework.kernel.programs import Program, now, sleep, token, transact
 from casework.kernel.retry import RetryPolicy
+from casework.streams.log import Op
 
 RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.25, rounds_max=16)
 
@@ -45,6 +47,8 @@ def commit(core: Core, intents: Sequence[Intent]) -> Program[None]:
             planned = yield from intent.plan(core, moment)
             parts.append((intent, slice(len(writes), len(writes) + len(planned))))
             writes += planned
+        if not writes:
+            break  # all that was to be stored is there already
         _check_count(parts, len(writes))
         try:
             yield from transact(writes)
@@ -135,6 +139,21 @@ class Intents:
         """Send an event to an execution; arguments are those of ``app.send``. Whether it exists is not checked."""
         source = self._app.backend.token()
         self.add(SendIntent(id, event, {} if data is None else data, event_id, priority, source))
+
+    def append(self, stream: str, ops: Sequence[Op]) -> AppendIntent:
+        """Append operations to a stream; ``.results`` of what is returned is there after the block.
+
+        All operations for one stream are stored side by side, in the order in which they were given. One that is in the
+        stream already is answered with its own number. Raises OpIdReused at the end of the block, Misuse at once.
+        """
+        for intent in self._intents:
+            if isinstance(intent, AppendIntent) and intent.stream == stream:
+                intent.add(ops)
+                return intent
+        appending = AppendIntent(self._core.writer.log, stream)
+        appending.add(ops)
+        self.add(appending)
+        return appending
 
     def start(self, machine: str, *, id: str | None = None, input: Any = None) -> StartIntent:
         """Start an execution; ``.execution`` of what is returned is there after the block.

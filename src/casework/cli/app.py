@@ -15,6 +15,7 @@ from casework.cli import (
     inspecting,
     machines,
     relay,
+    replica,
     sending,
     streams,
     worker,
@@ -71,6 +72,7 @@ for _name, _command in control.COMMANDS.items():
 app.command("relay")(relay.relay)
 app.add_typer(relay.tokens, name="token")
 app.add_typer(streams.app, name="streams")
+app.add_typer(replica.app, name="replica")
 app.add_typer(dynamodb.app, name="dynamodb")
 app.add_typer(idempotency.app, name="idempotency")
 

@@ -1,4 +1,4 @@
-"""``casework idempotency``: look at the records of keys, release claims by force, purge. What it needs is imported late."""
+"""``casework idempotency``: look at keys, release claims by force, purge. What it needs is imported when it runs."""
 
 from __future__ import annotations
 
@@ -60,12 +60,14 @@ def show(key: Key, store: Store = None, as_json: AsJson = False, debug: Debug = 
 def shown(record: Any) -> Iterator[str]:
     """A record in lines."""
     yield f"{record.key}  {record.state}  (epoch {record.epoch}, {record.renewals} renewals)"
-    yield f"  claimed   {moment(record.created_at_us)}, lease {record.lease_us / 1e6:g} s until {moment(record.lease_until_us)}"
+    lease = f"lease {record.lease_us / 1e6:g} s until {moment(record.lease_until_us)}"
+    yield f"  claimed   {moment(record.created_at_us)}, {lease}"
     yield f"  payload   {record.fingerprint or '-'} (version {record.fingerprint_version})"
     if record.state == "completed":
         expires = moment(record.expires_at_us) if record.expires_at_us else "never"
         yield f"  completed {moment(record.completed_at_us)}, expires {expires}"
-        yield f"  result    status {record.status}, {record.size:,} bytes{f' in {record.chunks} chunks' if record.chunks else ''}"
+        chunks = f" in {record.chunks} chunks" if record.chunks else ""
+        yield f"  result    status {record.status}, {record.size:,} bytes{chunks}"
         for name, value in record.headers:
             yield f"            {name}: {value}"
         if record.body:
@@ -137,6 +139,17 @@ def _page(
             return records, unreadable, after
 
 
+def _purge_expired(opened: Any) -> int:
+    """Page by page; first what is expired of a page, then on from its end."""
+    deleted: int = 0
+    after: str | None = None
+    while True:
+        items, after = opened.backend.walk(opened.shared.table, 500, after)
+        deleted += opened.purge_expired(items)
+        if after is None:
+            return deleted
+
+
 @app.command("release")
 @command
 def release(key: Key, store: Store = None, debug: Debug = False) -> None:
@@ -154,13 +167,28 @@ def release(key: Key, store: Store = None, debug: Debug = False) -> None:
 
 @app.command("purge")
 @command
-def purge(key: Key, store: Store = None, debug: Debug = False) -> None:
+def purge(
+    key: Annotated[
+        str | None, typer.Argument(metavar="[KEY]", help="The whole key, such as shop.refund/42.", show_default=False)
+    ] = None,
+    expired: Annotated[bool, typer.Option("--expired", help="Instead of a key: all whose time is over.")] = False,
+    store: Store = None,
+    debug: Debug = False,
+) -> None:
     """Forget a key and its result: the next call with it runs again.
+
+    --expired deletes what DynamoDB deletes by itself: records in a file whose time is over. Run it now and then.
 
     \b
     casework idempotency purge shop.refund/42
+    casework idempotency purge --expired --store sqlite:///shop.db
     """
+    if expired == (key is not None):
+        raise Misuse("name a key, or give --expired")
     with _opened(store) as opened:
+        if key is None:
+            print(f"{_purge_expired(opened)} items deleted")
+            return
         count = opened.purge(key)
     if not count:
         say(f"there is no record of {key!r}")

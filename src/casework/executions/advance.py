@@ -254,7 +254,7 @@ def plan_writes(rt: Runtime, change: Change, condition: Condition) -> Program[tu
     if not (change.fans or change.recalls) and fits(rt, writes, caused):
         writes += caused
     else:
-        change.data.sent = []
+        change.data.sent = [place for place in change.data.sent if place[1].startswith("o/")]
         new.data = rt.encode(encode_data(change.data))
         writes += spill_writes(rt, new, caused, change.fans, change.recalls)
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)

@@ -21,6 +21,7 @@ from casework.errors import CaseworkError
 from casework.executions import joins
 from casework.executions.joins import ChildStart
 from casework.executions.mailbox import Mail, Message, dead_letter, mail_sort, put_message
+from casework.executions.publish import delivery_puts, entry
 from casework.executions.runtime import Runtime
 from casework.executions.state import (
     ID_HASH_BYTES,
@@ -86,8 +87,8 @@ class Change:
 
     __slots__ = (
         "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "logs", "lost",
-        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "recalls", "removed", "rewritten",
-        "rt", "starts", "state", "status", "taken", "tasks", "timers",
+        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "published", "recalls",
+        "removed", "rewritten", "rt", "starts", "state", "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +121,7 @@ class Change:
         self.lost: Mail | None = None
         self.taken = False
         self.priority = 0
+        self.published: list[Any] = []
         self.ended = state.ended
         self.checked = [] if held else data.sent
 
@@ -212,14 +214,14 @@ class Change:
         """Take an event through the chart, and all that it brings up at once."""
         if self.ended:
             return
-        self._apply(step(self.machine, self.data.snap, event, self.now_us), event.type)
+        self._apply(step(self.machine, self.data.snap, event, self.now_us), event.type, event.data)
         self._follow()
 
     def _follow(self) -> None:
         """Take what this process itself answered: targets and machines that it does not know, empty lists."""
         while self.later and not self.ended:
             follow = self.later.pop(0)
-            self._apply(step(self.machine, self.data.snap, follow, self.now_us), follow.type)
+            self._apply(step(self.machine, self.data.snap, follow, self.now_us), follow.type, follow.data)
 
     def rearm(self, result: chart.Step) -> None:
         """Begin the timers and tasks of the active states again, as new stays."""
@@ -229,9 +231,13 @@ class Change:
 
     # --- what comes out ---------------------------------------------------------------------------------------
 
-    def _apply(self, result: chart.Step, event_type: str) -> None:
+    def _apply(self, result: chart.Step, event_type: str, data: Any = None) -> None:
         self.taken = self.taken or result.taken
         before, self.data.snap = self.data.snap, result.snapshot
+        publish = self.rt.options.publish.get(self.machine.name)
+        if publish is not None:
+            found = entry(publish, event_type, data, before.configuration, result.snapshot, result.taken)
+            self.published += [] if found is None else [found]
         if self.rt.options.trace_max:
             self.events.append({"event": event_type, "from": before.configuration, "to": result.snapshot.configuration})
         for effect in result.effects:
@@ -439,12 +445,24 @@ class Change:
         with_it += [self._mark(event_id) for event_id in self.marks]
         if self.rt.options.trace_max:  # every commit, so that a version without an entry shows a fault
             with_it += trace_writes(new, self.events, self.now_us, self.rt.options.trace_max)
+        deliveries = self._deliveries(new)
+        with_it += deliveries
         caused: list[AnyWrite] = [*self.tasks.values(), *messages]
         if len(removed) > REMOVED_MAX:
             caused += removed  # one that still runs is told by its stay that it counts no more
         caused += [start.put(self.rt, self.now_us) for start in self.starts]
         new.data = self.rt.encode(encode_data(self.data))
         return new, with_it, caused
+
+    def _deliveries(self, new: State) -> list[Put]:
+        """What this change publishes; the next commit makes sure that it is visible first, as with messages."""
+        if not self.published:
+            return []
+        publish = self.rt.options.publish[self.machine.name]
+        buckets = self.rt.options.buckets
+        puts = delivery_puts(publish, new.id, self.machine.name, new.version, self.now_us, self.published, buckets)
+        self.data.sent += [(new.id, str(put.item["sort"])) for put in puts]
+        return puts
 
     def _mark(self, event_id: str) -> Put:
         """The mark of an event id, for the dedupe window; replaces one that has run out but was not reaped yet."""

@@ -174,7 +174,7 @@ def count(waiting: Invoke, report: Mail) -> Verdict | None:
         waiting.done += 1
         _keep(waiting, report.ordinal, body["value"])
         if waiting.done >= waiting.need:
-            return Verdict(True, _output(waiting))
+            return Verdict(True, _output(waiting, report.invoke))
     elif seen.bit_count() - waiting.done > waiting.total - waiting.need:
         error = body["value"] if isinstance(body["value"], dict) else {"message": str(body["value"])}
         return Verdict(False, {**error, "child": report.source, "index": report.ordinal})
@@ -193,9 +193,16 @@ def _keep(waiting: Invoke, ordinal: int, value: Any) -> None:
         waiting.results[str(ordinal)] = value
 
 
-def _output(waiting: Invoke) -> Any:
+def _output(waiting: Invoke, invoke: str) -> Any:
+    """The results, or where they are: see :func:`casework.executions.results.child_results`."""
     if not waiting.inline:
-        return None
+        return {
+            "invoke": invoke,
+            "stay": waiting.stay,
+            "total": waiting.total,
+            "done": waiting.done,
+            "each": waiting.each,
+        }
     values = [waiting.results[key] for key in sorted(waiting.results, key=int)]
     return values if waiting.each else values[0]
 

@@ -5,17 +5,18 @@ A :class:`Runtime` is plain data. It holds no client, no clock and no lock; the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from casework.errors import CorruptItem, InvalidMachine, UnknownMachine
+from casework.errors import CorruptItem, InvalidMachine, Misuse, UnknownMachine
 from casework.executions.state import State
 from casework.kernel.items import Put
 from casework.kernel.programs import Program, get, write
 from casework.kernel.schema import DEFAULT_BUCKETS, FORMAT, MACHINES, check_format
 from casework.statechart import Machine
+from casework.streams.log import check_stream
 
 
 class Codec(Protocol):
@@ -26,6 +27,17 @@ class Codec(Protocol):
 
     def decode(self, text: str) -> str:
         """The text that was given to ``encode``."""
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """What a machine's executions publish. The same in every process that runs the machine."""
+
+    stream: str
+    """The stream to which it goes."""
+    events: tuple[str, ...] | None = None
+    """Only the transitions that these events took; None: every transition, the first one included."""
+    data: bool = True
+    """With the event's payload."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +56,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     commit may have to check the messages that one commit sent, and must still have room for what it takes itself."""
     spill_part: int = 90
     """So many of them are performed in one transaction; the rest of it is for the state and the spilled item."""
+    publish: Mapping[str, Publish] = {}
+    """By the machine's name: what its executions publish to a stream."""
 
 
 class Parked(Exception):
@@ -71,6 +85,13 @@ class Runtime:
         self._born_us = 0
         for machine in machines:
             self.add(machine)
+        for name, publish in self.options.publish.items():
+            if name not in self.machines or not isinstance(publish, Publish):
+                known = ", ".join(sorted(self.machines)) or "none"
+                raise Misuse(
+                    f"publish: {name!r}: {publish!r:.80}; name a machine of this process ({known}), and a Publish"
+                )
+            check_stream(publish.stream)
 
     def add(self, machine: Machine) -> None:
         """Let this process run ``machine``."""

@@ -18,6 +18,7 @@ import msgspec
 from casework.errors import CaseworkError, StoreError
 from casework.executions.advance import Advanced, advance
 from casework.executions.membership import Membership, keep_membership, leave
+from casework.executions.publish import deliver
 from casework.executions.run_task import TaskRunner, run_task
 from casework.executions.runtime import Runtime
 from casework.executions.task_items import Task
@@ -26,6 +27,7 @@ from casework.kernel.effects import Flag, Handle, Outcome, Page, Query
 from casework.kernel.items import Key
 from casework.kernel.programs import Program, all_reads, now, race, run_together, spawn
 from casework.kernel.schema import EXECUTIONS
+from casework.streams.log import Log
 
 log = logging.getLogger("casework.worker")
 
@@ -101,10 +103,18 @@ class Worker:
         rt: machines and options.
         options: settings.
         bell: rung by whoever sends in this process.
+        log: what this process knows of its streams.
     """
 
-    def __init__(self, rt: Runtime, options: WorkerOptions | None = None, bell: Bell | None = None) -> None:
+    def __init__(
+        self,
+        rt: Runtime,
+        options: WorkerOptions | None = None,
+        bell: Bell | None = None,
+        log: Log | None = None,
+    ) -> None:
         self.rt = rt
+        self.log = log or Log()
         self.options = options or WorkerOptions()
         self.bell = bell or Bell()
         self.alarms = Alarms()
@@ -177,6 +187,7 @@ def _answer_bell(worker: Worker) -> Program[int]:
 def _do(worker: Worker, items: Sequence[Any], seen: set[str]) -> Program[int]:
     """Advance the executions and claim the tasks among the items of an index page."""
     executions: dict[str, None] = {}
+    deliveries: dict[str, None] = {}
     tasks: list[Key] = []
     for item in items:
         id, sort = str(item["id"]), str(item["sort"])
@@ -185,24 +196,40 @@ def _do(worker: Worker, items: Sequence[Any], seen: set[str]) -> Program[int]:
             if place not in worker.running and place not in seen:
                 tasks.append(Key(EXECUTIONS, id, sort))
                 seen.add(place)
+        elif sort.startswith("o/"):
+            deliveries[id] = None
         elif id not in seen:
             executions[id] = None
             seen.add(id)
     did = 0
     for group in _chunks(list(executions), worker.options.group):
         did += yield from _advance_all(worker, group)
+    for group in _chunks(list(deliveries), worker.options.group):
+        did += yield from _deliver(worker, group)
     did += yield from _claim_all(worker, tasks)
     return did
+
+
+def _deliver(worker: Worker, ids: Sequence[str]) -> Program[int]:
+    """Append what executions publish to their streams."""
+    try:
+        return (yield from deliver(worker.log, worker.rt, ids))
+    except StoreError as error:
+        _report(worker, f"what {len(ids)} executions publish", error)
+        return 0
 
 
 def _advance_all(worker: Worker, ids: Sequence[str]) -> Program[int]:
     outcomes: list[Outcome[Advanced]] = yield from run_together([advance(worker.rt, id) for id in ids])
     did = 0
+    published: list[str] = []
     for id, outcome in zip(ids, outcomes, strict=True):
         if outcome.error is not None:
             _report(worker, f"execution {id!r}", outcome.error)
         elif outcome.value is not None and outcome.value.is_held:
             did += 1
+            if outcome.value.state is not None and outcome.value.state.machine in worker.rt.options.publish:
+                published.append(id)
             wakes = outcome.value.state.wakes_at() if outcome.value.state is not None else None
             if wakes is not None:
                 worker.alarms.add(wakes[1])
@@ -211,6 +238,8 @@ def _advance_all(worker: Worker, ids: Sequence[str]) -> Program[int]:
         elif outcome.value is not None and outcome.value.parked:
             log.info("execution %r parked: %s", id, outcome.value.parked)
     worker.advanced_n += did
+    if published:
+        yield from _deliver(worker, published)
     return did
 
 

@@ -1,8 +1,8 @@
 """Keys and fingerprints: one text for each value, and never the same for two different ones.
 
 The text of a value keeps types apart: ``1``, ``"1"``, ``True``, ``None`` and ``1.0`` are five keys, a list is not a
-tuple, and a class is part of its instances' text. It is readable, so that a key can be recognised in a listing. What has
-no certain text is refused: ``repr`` or ``hash`` of an unknown object would differ from process to process.
+tuple, and a class is part of its instances' text. It is readable, so that a key can be recognised in a listing. What
+has no certain text is refused: ``repr`` or ``hash`` of an unknown object would differ from process to process.
 """
 
 from __future__ import annotations

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from casework.errors import ConditionFailed
 from casework.idempotency import record as records
 from casework.idempotency.lifecycle import Shared, check_key, read, release
 from casework.idempotency.record import CLAIMED, Record
-from casework.kernel.items import Delete, Key
-from casework.kernel.programs import Program, query, transact
+from casework.kernel.items import Delete, Item, Key
+from casework.kernel.programs import Program, now, query, transact
 
 
 def get_record(shared: Shared, key: str) -> Program[Record | None]:
@@ -26,6 +29,32 @@ def force_release(shared: Shared, key: str) -> Program[bool]:
     if record is None or record.state != CLAIMED:
         return False
     return (yield from release(shared, key, record.token))
+
+
+def purge_expired(shared: Shared, items: Sequence[Item]) -> Program[int]:
+    """Delete those of the records whose time is over, with their chunks; how many items were deleted.
+
+    For stores that do not do it by themselves, such as a file. A record that moved meanwhile is left alone.
+    """
+    moment = yield from now()
+    deleted = 0
+    for item in items:
+        expires_at_s = item.get("expires_at_s")
+        if item.get("part") != records.RECORD or type(expires_at_s) is not int:
+            continue
+        if expires_at_s * 1_000_000 > moment.earliest_us:
+            continue
+        try:
+            yield from transact([Delete(shared.table.key_of(item), records.same_item(item))])
+        except ConditionFailed:
+            continue
+        deleted += 1
+        rest = yield from query(shared.table, str(item["key"]), low="c/", high="c0", limit=90)
+        chunks = [shared.table.key_of(chunk) for chunk in rest.items]
+        if chunks:
+            yield from transact([Delete(place) for place in chunks])
+            deleted += len(chunks)
+    return deleted
 
 
 def purge(shared: Shared, key: str) -> Program[int]:

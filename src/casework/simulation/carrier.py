@@ -21,6 +21,8 @@ class Carrier(Protocol):
     timeline: Any
     now_us: int
     steps: int
+    actor: Any
+    """Who takes the step under way: a task, or something of the store's own."""
 
     def next_number(self) -> int:
         """A number that nobody had before."""
@@ -54,10 +56,15 @@ class Process:
         self.starts_n = 0
         self.paused_until_us = 0
         self.is_up = False
+        self.clock: Any = None
+        """Where the time is known from samples only (a ``SampledClock``); a process that starts has none."""
         self._last_us = 0
 
     def now(self) -> Instant:
         """This host's clock, with a bound that holds the true time."""
+        if self.clock is not None:
+            instant: Instant = self.clock.service.now()
+            return instant
         faults = self.world.faults
         error_us = int((faults.skew_s_max + faults.clock_error_s) * 1e6) if self.skew_us or faults.clock_error_s else 0
         seen_us = max(self.world.now_us + self.skew_us, self._last_us)
@@ -70,7 +77,7 @@ class Task:
 
     __slots__ = (
         "answers", "children", "effect", "error", "flight", "handle", "is_cancelled", "is_dead", "is_repeat", "nonce",
-        "number", "on_end", "partial", "process", "program", "wake_number", "what",
+        "number", "on_end", "partial", "process", "program", "sent", "wake_number", "what",
     )  # fmt: skip
 
     def __init__(self, process: Process, program: Generator[Effect, Any, Any], what: str, number: int) -> None:
@@ -87,6 +94,7 @@ class Task:
         self.nonce: str | None = None
         self.is_repeat = False
         self.flight: Any = None
+        self.sent = (0.0, 0.0)
         self.wake_number = 0
         self.is_dead = False
         self.is_cancelled = False

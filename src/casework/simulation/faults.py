@@ -13,7 +13,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     unknown: float = 0.0
     """A write's outcome stays unknown: applied before, applied later, or never."""
     throttled: float = 0.0
-    """A request is throttled; nothing was applied."""
+    """A write is throttled; nothing was applied."""
+    throttled_reads: float = 0.0
+    """A read is throttled."""
     conflict: float = 0.0
     """A transaction that meets another one aborts it, too (mutual aborts)."""
     torn_reads: float = 0.0
@@ -28,7 +30,12 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     skew_s_max: float = 0.0
     """The clocks of hosts are off by up to so much; the bound that programs are told holds."""
     clock_error_s: float = 0.0
-    """The bound on the clock's error that programs are told beside the skew: time known from samples only."""
+    """The bound on the clock's error that programs are told beside the skew."""
+    sampled_clocks: bool = False
+    """Hosts know the service's time only from the ``Date`` headers of its answers, as on DynamoDB; their own clocks
+    are skewed by up to ``skew_s_max``, drift, and stand still in a pause. Instead of the bound above."""
+    partition_limits: bool = False
+    """A partition takes 1,000 write units and 3,000 read units a second; what is more is throttled."""
     ttl: float = 0.0
     """An expired item is deleted at a look at it; else never."""
 

@@ -113,7 +113,15 @@ def _problem_of(world: World, scenario: Scenario) -> str:
         scenario.begin()
         over = world.run(scenario.is_over, steps_max=scenario.fault_steps)
         world.faults = msgspec.structs.replace(
-            world.faults, lost=0.0, unknown=0.0, throttled=0.0, crash=0.0, pause=0.0, torn_reads=0.0
+            world.faults,
+            lost=0.0,
+            unknown=0.0,
+            throttled=0.0,
+            throttled_reads=0.0,
+            crash=0.0,
+            pause=0.0,
+            torn_reads=0.0,
+            partition_limits=False,
         )
         over = over or world.run(scenario.is_over, steps_max=scenario.steps_max)
     except ProgramFailed as failed:

@@ -9,18 +9,21 @@ transaction with its token. docs/design/simulator.md lists each documented behav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from casework.backends.memory import MemoryTables
 from casework.backends.refusals import raise_refusals
 from casework.errors import CaseworkError, Contention, OutcomeUnknown, Throttled
 from casework.kernel.effects import Cancelled, Get, GetMany, Page, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Table
-from casework.kernel.limits import check_query, check_transaction, check_write
+from casework.kernel.limits import check_key, check_query, check_transaction, check_write
 from casework.simulation.carrier import Carrier, Task
 from casework.simulation.index import LaggingIndex
+from casework.simulation.partitions import PartitionMeter
 
 Place = tuple[str, str, str | int | None]
+
+SLOW_DOWN = "the request is throttled; nothing was applied"
 
 
 def place_of(key: Key) -> Place:
@@ -41,6 +44,9 @@ class SimulatedStore:
         self.nonces: dict[Place, str] = {}
         """By item, the nonce of the plain write that wrote it last: how a repeat finds out whether it was applied."""
         self.nonces_n = 0
+        self.partitions = PartitionMeter()
+        self.watch: Callable[[Key, Item | None, Item | None], None] | None = None
+        """Told of every item that becomes visible: its key, and the item before and after. For checkers."""
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -62,13 +68,15 @@ class SimulatedStore:
         if type(write) is Check:
             return
         key = write.key
-        before = self.tables.peek(key) if key.table.indexes else None
+        before = self.tables.peek(key) if key.table.indexes or self.watch is not None else None
         self.tables.apply(write)
         self.writes_n += 1
         if self.nonces:
             self.nonces.pop(place_of(key), None)
         if key.table.indexes:
             self.index.note(world, key, before, self.tables.peek(key))
+        if self.watch is not None:
+            self.watch(key, before, self.tables.peek(key))
 
     def try_write(self, world: Carrier, write: AnyWrite, nonce: str, *, is_repeat: bool) -> None:
         """One attempt at a plain write; raises what a service would answer."""
@@ -78,6 +86,8 @@ class SimulatedStore:
             raise Contention(f"{key} is in a transaction")
         if self.nonces.get(place) == nonce:
             return  # an earlier attempt of this very write was applied
+        if world.faults.partition_limits and not self.partitions.take_writes(world.now_us, self.tables, [write], 1):
+            raise Throttled(SLOW_DOWN)
         refusal = self.tables.refusal(write)
         if refusal is not None:
             if is_repeat:
@@ -90,7 +100,7 @@ class SimulatedStore:
 class Flight:
     """A transaction under way: its items are locked, and become visible one by one. It outlives its process."""
 
-    __slots__ = ("aborted", "left", "number", "owner", "process", "writes")
+    __slots__ = ("is_repeated", "left", "number", "owner", "process", "writes")
 
     def __init__(self, owner: Task | None, writes: Sequence[AnyWrite], number: int) -> None:
         self.owner = owner
@@ -98,11 +108,14 @@ class Flight:
         self.left: list[AnyWrite] | None = None
         self.number = number
         self.process = None
-        self.aborted = False
+        self.is_repeated = False
+        """It was applied and its answer lost: a repeat with its token is told so, and changes nothing."""
 
     def step(self, world: Carrier) -> None:
         """Begin, make the next item visible, or answer."""
-        if self.left is None:
+        if self.is_repeated:
+            self._answer(world, None)
+        elif self.left is None:
             self._begin(world)
         elif self.left:
             write = self.left.pop()
@@ -128,9 +141,12 @@ class Flight:
                         other.abort(world)
                 self._answer(world, Contention("an item is in another transaction"))
                 return
-        refusals = store.tables.refusals(self.writes)
         try:
-            raise_refusals(refusals)
+            if world.faults.partition_limits and not store.partitions.take_writes(
+                world.now_us, store.tables, self.writes, 2
+            ):
+                raise Throttled(SLOW_DOWN)
+            raise_refusals(store.tables.refusals(self.writes))
         except CaseworkError as error:
             self._answer(world, error)
             return
@@ -158,6 +174,12 @@ class Flight:
         self._answer(world, None)
 
     def _answer(self, world: Carrier, error: Exception | None) -> None:
+        is_awaited = self.owner is not None and not self.owner.is_dead
+        if world.faults.lost and is_awaited and world.choices.happens(world.faults.lost):
+            # The answer is lost, and the request is sent again with its token: applied, it is told so; refused, it is
+            # tried again, since only what was applied is remembered under a token.
+            self.is_repeated, self.left = error is None, None
+            return
         world.retire(self)
         owner = self.owner
         if owner is not None and not owner.is_dead and owner.flight is self:
@@ -168,36 +190,84 @@ class Flight:
 # --- the effects of a store, as the world carries them out ----------------------------------------------------------
 
 
+def _is_throttled(world: Carrier, task: Task) -> bool:
+    """Whether a read is throttled, which is its answer then."""
+    faults = world.faults
+    if faults.throttled_reads and world.choices.happens(faults.throttled_reads):
+        task.partial = None
+        world.answer(task, None, Throttled(SLOW_DOWN))
+        return True
+    return False
+
+
+def _meter(world: Carrier, table: Table, partition: str, index: str | None, items: Sequence[Item | None]) -> None:
+    """Take a read's units from its partition; Throttled when they are used up."""
+    if world.faults.partition_limits:
+        store = world.store
+        if not store.partitions.take_read(world.now_us, table, partition, index, items):
+            raise Throttled(SLOW_DOWN)
+
+
 def do_get(world: Carrier, task: Task, effect: Get) -> None:
-    """A consistent get: at one instant."""
-    world.answer(task, world.store.get(effect.key))
+    """A consistent get: at one instant, and never in conflict with a transaction."""
+    if _is_throttled(world, task):
+        return
+    key = effect.key
+    try:
+        check_key(key)
+        item = world.store.get(key)
+        _meter(world, key.table, key.partition, None, [item])
+    except CaseworkError as error:
+        world.answer(task, None, error)
+        return
+    if item is not None and world.faults.ttl:
+        _reap(world, key.table, [item])
+    world.answer(task, item)
 
 
 def do_get_many(world: Carrier, task: Task, effect: GetMany) -> None:
     """A batch of gets: each at an instant of its own."""
     store = world.store
-    is_torn = len(effect.keys) > 1 and world.choices.happens(world.faults.torn_reads)
-    if is_torn and task.partial is None:
-        half = 1 + world.choices.below(len(effect.keys) - 1)
-        task.partial = [store.get(key) for key in effect.keys[:half]]
+    if task.partial is None and _is_throttled(world, task):
         return
-    seen = task.partial or []
-    task.partial = None
-    world.answer(task, seen + [store.get(key) for key in effect.keys[len(seen) :]])
+    try:
+        for key in effect.keys:
+            check_key(key)
+        is_torn = task.partial is None and len(effect.keys) > 1 and world.choices.happens(world.faults.torn_reads)
+        if is_torn:
+            half = 1 + world.choices.below(len(effect.keys) - 1)
+            task.partial = [store.get(key) for key in effect.keys[:half]]
+            return
+        seen = task.partial or []
+        task.partial = None
+        items = seen + [store.get(key) for key in effect.keys[len(seen) :]]
+        for key, item in zip(effect.keys, items, strict=True):
+            _meter(world, key.table, key.partition, None, [item])
+    except CaseworkError as error:
+        world.answer(task, None, error)
+        return
+    world.answer(task, items)
 
 
 def do_query(world: Carrier, task: Task, effect: Query) -> None:
     """A query: read-committed, so it may see its first items earlier than its last ones."""
-    page = world.store.query(world, effect)
-    is_torn = effect.index is None and len(page.items) > 1 and world.choices.happens(world.faults.torn_reads)
-    if is_torn and task.partial is None:
-        task.partial = [page.items, world.choices.below(len(page.items))]
+    if task.partial is None and _is_throttled(world, task):
+        return
+    try:
+        page = world.store.query(world, effect)
+        _meter(world, effect.table, effect.partition, effect.index, page.items)
+    except CaseworkError as error:
+        task.partial = None
+        world.answer(task, None, error)
         return
     if task.partial is not None:
         page = _torn(effect, task.partial[0], task.partial[1], page)
         task.partial = None
-    if world.faults.ttl:
-        _reap(world, effect, page)
+    elif effect.index is None and len(page.items) > 1 and world.choices.happens(world.faults.torn_reads):
+        task.partial = [page.items, world.choices.below(len(page.items))]
+        return
+    if world.faults.ttl and effect.index is None:
+        _reap(world, effect.table, page.items)
     world.answer(task, page)
 
 
@@ -218,15 +288,15 @@ def _torn(query: Query, before: list[Item], split: int, after: Page) -> Page:
     return Page(items, after.next)
 
 
-def _reap(world: Carrier, query: Query, page: Page) -> None:
-    """Delete items whose time to live is over, as the service does some day."""
-    name = query.table.ttl
-    if name is None or query.index is not None:
+def _reap(world: Carrier, table: Table, items: Sequence[Item]) -> None:
+    """Delete items whose time to live is over, as the service does some day; whoever looks may still see them."""
+    name = table.ttl
+    if name is None:
         return
-    for item in page.items:
+    for item in items:
         expires_at_s = item.get(name)
         if isinstance(expires_at_s, int) and expires_at_s * 1_000_000 < world.now_us:
-            key = query.table.key_of(item)
+            key = table.key_of(item)
             if place_of(key) not in world.store.locks and world.choices.happens(world.faults.ttl):
                 world.store.apply(world, Delete(key))
 
@@ -245,7 +315,7 @@ def do_write(world: Carrier, task: Task, effect: Write) -> None:
         task.is_repeat = False
     if faults.throttled and not task.is_repeat and choices.happens(faults.throttled):
         task.nonce = None
-        world.answer(task, None, Throttled("slow down"))
+        world.answer(task, None, Throttled(SLOW_DOWN))
         return
     if faults.unknown and choices.happens(faults.unknown):
         _write_unknown(world, task, effect)
@@ -318,7 +388,7 @@ def do_transact(world: Carrier, task: Task, effect: Transact) -> None:
         return
     faults = world.faults
     if faults.throttled and world.choices.happens(faults.throttled):
-        world.answer(task, None, Throttled("slow down"))
+        world.answer(task, None, Throttled(SLOW_DOWN))
         return
     flight = Flight(task, effect.writes, world.next_number())
     if faults.unknown and world.choices.happens(faults.unknown):

@@ -40,6 +40,7 @@ from casework.kernel.items import Table
 from casework.simulation import schedules, store
 from casework.simulation.carrier import Main, Process, Task
 from casework.simulation.choices import Choices
+from casework.simulation.clocks import SampledClock
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.timeline import Timeline
 
@@ -70,6 +71,8 @@ class World:
         self.store = store.SimulatedStore(tables)
         self.now_us = START_US
         self.steps = 0
+        self.actor: Any = None
+        """Who takes the step under way: a task, or something of the store's own."""
         self.history: list[Any] = []
         self.processes: list[Process] = []
         self.timeline: Timeline | None = Timeline() if records else None
@@ -79,6 +82,7 @@ class World:
         self._starts: list[tuple[int, int, Process]] = []
         self._numbers = 0
         self._tokens = 0
+        self._samples_clocks = faults.sampled_clocks
 
     def next_number(self) -> int:
         """A number that nobody had before."""
@@ -100,6 +104,8 @@ class World:
     def _start(self, process: Process) -> None:
         process.is_up = True
         process.starts_n += 1
+        if self._samples_clocks:
+            process.clock = SampledClock(self, process.skew_us, process.clock)
         again = f" (start {process.starts_n})" if process.starts_n > 1 else ""
         if self.timeline is not None and again:
             self.timeline.event(self, process.name, "starts again")
@@ -155,6 +161,8 @@ class World:
     def answer(self, task: Task, value: Any, error: BaseException | None = None) -> None:
         """Give a program the answer to its effect, and carry it to the next one that takes a step."""
         program = task.program
+        if self._samples_clocks and type(task.effect) in _ANSWERED_BY_THE_SERVICE:
+            task.process.clock.saw_answer(task.sent)
         if task.flight is None and task.effect is not None and task not in self._ready:
             self._ready.append(task)
         if self.timeline is not None and task.effect is not None:
@@ -183,6 +191,8 @@ class World:
             self._end(task, Outcome(error=raised))
             return
         task.effect = effect
+        if self._samples_clocks:
+            task.sent = task.process.clock.service.mark()
         if kind is Sleep:
             self._sleep(task, effect.seconds)  # type: ignore[attr-defined]
         elif kind is Race:
@@ -333,6 +343,7 @@ class World:
                 if process.is_up and not actor.is_dead:
                     self._put_off(actor, process.paused_until_us)
                 continue
+            self.actor = actor
             actor.step(self)
         return True
 
@@ -346,6 +357,8 @@ class World:
             return True
         if self.choices.happens(faults.pause):
             process.paused_until_us = self.now_us + int(faults.pause_s_max * 1e3 * (1 + self.choices.below(1000)))
+            if process.clock is not None and self.choices.happens(0.5):
+                process.clock.stands_still(process.paused_until_us - self.now_us)
             if self.timeline is not None:
                 self.timeline.event(
                     self, process.name, f"pauses for {(process.paused_until_us - self.now_us) / 1e6:g} s"
@@ -435,6 +448,8 @@ def _do_all(world: World, task: Task, effect: All) -> None:
         task.answers = None
         world.answer(task, answers)
 
+
+_ANSWERED_BY_THE_SERVICE = frozenset((Get, GetMany, Query, Write, Transact, All))
 
 _HANDLERS: dict[type, Callable[[World, Task, Any], None]] = {
     Get: store.do_get,

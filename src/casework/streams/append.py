@@ -268,43 +268,13 @@ class Appending:
     def _refused(
         self, place: Place, batch: list[Pending], refusals: Sequence[Refusal | None], now_us: int
     ) -> Program[None]:
-        """Take from the refusals all that they tell: taken ids, the real head, an occupied number, a missing one."""
-        log, stream = self.log, self.stream
-        head, segment, *others = refusals
-        claims, extra = others[: len(batch)], others[len(batch) :]
-        answered = False
-        for pending, refusal in zip(batch, claims, strict=True):
-            if refusal is not None:
-                pending.take_claim(stream, refusal.item)
-                answered = True
-        log.counts.duplicates_n += sum(refusal is not None for refusal in claims)
-        if head is not None:
-            last = head_of(stream, head.item, foreign=log.options.foreign_writers).last_seq
-            # The first round that is lost to others is tried again at once, with the head that was handed back.
-            self._at_once = not log.rivals(stream, now_us)
-            log.note_rival(stream, (head.item or {}).get("by"), now_us)
-            # A head that went back is a restored one: what stands above it must be looked at first.
-            log.remember(stream, Place(last, last, wins=place.wins) if last > place.head else None)
-        elif segment is not None or any(extra[1 if place.top else 0 :]):
-            log.remember(stream, None)
-        elif any(extra):
-            log.remember(stream, self._crossing(place))
-        if answered:
+        # The first round that is lost to others is tried again at once, with the head that was handed back.
+        self._at_once = refusals[0] is not None and not self.log.rivals(self.stream, now_us)
+        if learn(self.log, self.stream, place, batch, refusals, now_us):
             self._lost = 0
         else:
             # The pause comes before the next round: among rivals each round has one, whoever won or lost.
             yield from self._lost_round(AppendContention, "other writers were faster", pause=False)
-
-    def _crossing(self, place: Place) -> Place:
-        """What to do about the operation at ``top``: it is missing (mark it), or the marker found it there (check)."""
-        if place.cross:
-            return msgspec.structs.replace(place, cross=False)
-        if not self.log.options.foreign_writers:
-            raise StreamDamaged(
-                f"stream {self.stream!r} has no segment that ends at its head {place.top}; "
-                f"`casework streams repair {self.stream}` shows what is wrong"
-            )
-        return msgspec.structs.replace(place, cross=True)
 
     def _lost_round(self, error: type[CaseworkError], why: str, *, pause: bool = True) -> Program[None]:
         self._lost += 1
@@ -331,6 +301,45 @@ class Appending:
             stored,
             doubtful,
         )
+
+
+def learn(
+    log: Log, stream: str, place: Place, batch: Sequence[Pending], refusals: Sequence[Refusal | None], now_us: int
+) -> bool:
+    """Take from the refusals of a round what they tell: taken ids, the real head, an occupied or a missing number.
+
+    Whether operations of the batch were answered by it. Raises StreamDamaged, CorruptItem, NewerFormat.
+    """
+    head, segment, *others = refusals
+    claims, extra = others[: len(batch)], others[len(batch) :]
+    answered = 0
+    for pending, refusal in zip(batch, claims, strict=True):
+        if refusal is not None:
+            pending.take_claim(stream, refusal.item)
+            answered += 1
+    log.counts.duplicates_n += answered
+    if head is not None:
+        last = head_of(stream, head.item, foreign=log.options.foreign_writers).last_seq
+        log.note_rival(stream, (head.item or {}).get("by"), now_us)
+        # A head that went back is a restored one: what stands above it must be looked at first.
+        log.remember(stream, Place(last, last, wins=place.wins) if last > place.head else None)
+    elif segment is not None or any(extra[1 if place.top else 0 :]):
+        log.remember(stream, None)
+    elif any(extra):
+        log.remember(stream, _crossing(log, stream, place))
+    return answered > 0
+
+
+def _crossing(log: Log, stream: str, place: Place) -> Place:
+    """What to do about the operation at ``top``: it is missing (mark it), or the marker found it there (check)."""
+    if place.cross:
+        return msgspec.structs.replace(place, cross=False)
+    if not log.options.foreign_writers:
+        raise StreamDamaged(
+            f"stream {stream!r} has no segment that ends at its head {place.top}; "
+            f"`casework streams repair {stream}` shows what is wrong"
+        )
+    return msgspec.structs.replace(place, cross=True)
 
 
 def look(log: Log, stream: str) -> Program[Place]:

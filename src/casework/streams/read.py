@@ -20,7 +20,7 @@ from casework.errors import (
 from casework.kernel.conditions import absent
 from casework.kernel.effects import Flag
 from casework.kernel.items import Item, Put
-from casework.kernel.programs import Program, get, now, query, race, write
+from casework.kernel.programs import Program, get, now, query, race, sleep, write
 from casework.kernel.schema import STREAMS
 from casework.streams.log import (
     LAST_POLL_S,
@@ -36,6 +36,11 @@ from casework.streams.log import (
     marker_item,
     segment_of,
 )
+
+CONFIRMATIONS = 3
+CONFIRM_AFTER_S = 0.3
+"""Before a hole is called damage it is looked at again so often. The time in a segment is that of its writer's plan;
+it may have stood still before it was sent: an old segment does not say that nothing below it is on its way."""
 
 PAGE_OPS_MAX = 10_000
 """Operations of one page at most."""
@@ -143,6 +148,8 @@ def _explain_end(log: Log, stream: str, after: int) -> Program[bool]:
         return False  # a number was taken, its operation is on its way; the next writer crosses it
     moment = yield from now()
     if moment.earliest_us - head.at_us > log.options.grace_s * 1e6:
+        if (yield from _has_changed(stream, after, 0)):
+            return True
         raise StreamDamaged(
             f"stream {stream!r} has nothing after {after}, but its head is {head.last_seq}; "
             f"`casework streams repair {stream}` shows what is wrong"
@@ -162,8 +169,7 @@ def _explain_gap(log: Log, stream: str, position: int, above: Segment) -> Progra
     since_us = above.at_us or seen_us
     if moment.earliest_us - since_us <= log.options.grace_s * 1e6:
         return False
-    page = yield from query(STREAMS, stream, low=position + 1, limit=1)
-    if page.items and segment_of(page.items[0]).first != above.first:
+    if (yield from _has_changed(stream, position, above.first, once=log.options.foreign_writers)):
         return True
     if not log.options.foreign_writers:
         raise StreamDamaged(
@@ -171,6 +177,18 @@ def _explain_gap(log: Log, stream: str, position: int, above: Segment) -> Progra
             f"`casework streams repair {stream}` shows what is wrong"
         )
     return (yield from fill_hole(stream, position, above.first, moment.middle_us))
+
+
+def _has_changed(stream: str, position: int, first_above: int, *, once: bool = False) -> Program[bool]:
+    """Whether something else than before stands above ``position``, at one of several looks (``once``: at one)."""
+    for _ in range(1 if once else CONFIRMATIONS):
+        if not once:
+            yield from sleep(CONFIRM_AFTER_S)
+        page = yield from query(STREAMS, stream, low=position + 1, limit=1)
+        found = segment_of(page.items[0]).first if page.items else 0
+        if found != first_above:
+            return True
+    return False
 
 
 def fill_hole(stream: str, position: int, first_above: int, at_us: int) -> Program[bool]:

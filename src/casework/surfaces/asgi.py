@@ -23,6 +23,7 @@ from casework.surfaces.http import (
     HttpResponse,
     make_guard,
     too_large,
+    why_not_stored,
 )
 
 Message = MutableMapping[str, Any]
@@ -189,7 +190,10 @@ class _Held:
             kept = await store.run_on_loop(finish(store.shared, claim, status, guard.stored_headers(pairs), body))
         except CaseworkError as error:
             guard.notify("unrecorded" if isinstance(error, StoreError) else "not_kept", claim.key, claim)
-            start["headers"] = [*start.get("headers", ()), (NOT_STORED.lower().encode(), b"store-unavailable")]
+            start["headers"] = [
+                *start.get("headers", ()),
+                (NOT_STORED.lower().encode(), why_not_stored(error).encode()),
+            ]
             return None
         guard.notify("completed" if kept else "lost", claim.key, claim)
         if kept or guard.policy.on_lease_lost == "return":

@@ -78,42 +78,50 @@ def idempotent(
     )  # fmt: skip
 
     def decorate(function: Function) -> Function:
-        if isinstance(function, staticmethod | classmethod):
-            raise Misuse("put @casework.idempotent below @staticmethod or @classmethod, next to the function")
-        is_async = inspect.iscoroutinefunction(function)
-        if not is_async and (inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)):
-            raise Misuse(f"{function.__qualname__} is a generator; only a function with one result can be replayed")
-        if on_lease_lost == "cancel" and not is_async:
-            raise Misuse(
-                f"{function.__qualname__} is a plain function, which nobody can cancel; use on_lease_lost='raise'"
-            )
-        arguments = _Arguments(function)
+        is_async = _check_function(function, on_lease_lost)
         guard = Guard(
             target, name=name or f"{function.__module__}.{function.__qualname__}", policy=policy,
             codec=codec or codec_for(result_type(function) if result is _MISSING else result),
             remember=remember, hooks=hooks, cache=cache,
         )  # fmt: skip
-        identify = _identifier(arguments, guard.name, key, payload, scope)
-        if is_async:
-
-            async def coroutine(*args: Any, **kwargs: Any) -> Any:
-                record_key, fingerprint = identify(args, kwargs)
-                return await guard.run_async(record_key, fingerprint, lambda: function(*args, **kwargs))
-
-            wrapper: Any = coroutine
-        else:
-
-            def plain(*args: Any, **kwargs: Any) -> Any:
-                record_key, fingerprint = identify(args, kwargs)
-                return guard.run(record_key, fingerprint, lambda: function(*args, **kwargs))
-
-            wrapper = plain
-        functools.update_wrapper(wrapper, function)
-        wrapper.guard = guard
-        wrapper.key_of = lambda *args, **kwargs: identify(args, kwargs)[0]
-        return wrapper  # type: ignore[no-any-return]
+        identify = _identifier(_Arguments(function), guard.name, key, payload, scope)
+        return _wrapped(function, guard, identify, is_async=is_async)
 
     return decorate
+
+
+def _check_function(function: Any, on_lease_lost: str) -> bool:
+    """Whether it is a coroutine function; Misuse for what has no one result."""
+    if isinstance(function, staticmethod | classmethod):
+        raise Misuse("put @casework.idempotent below @staticmethod or @classmethod, next to the function")
+    is_async = inspect.iscoroutinefunction(function)
+    if not is_async and (inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)):
+        raise Misuse(f"{function.__qualname__} is a generator; only a function with one result can be replayed")
+    if on_lease_lost == "cancel" and not is_async:
+        raise Misuse(f"{function.__qualname__} is a plain function, which nobody can cancel; use on_lease_lost='raise'")
+    return is_async
+
+
+def _wrapped(function: Function, guard: Guard, identify: Identify, *, is_async: bool) -> Function:
+    """The function as its callers see it; with its ``guard``, and ``key_of`` a call's arguments."""
+    if is_async:
+
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            key, fingerprint = identify(args, kwargs)
+            return await guard.run_async(key, fingerprint, lambda: function(*args, **kwargs))
+
+        wrapper: Any = coroutine
+    else:
+
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            key, fingerprint = identify(args, kwargs)
+            return guard.run(key, fingerprint, lambda: function(*args, **kwargs))
+
+        wrapper = plain
+    functools.update_wrapper(wrapper, function)
+    wrapper.guard = guard
+    wrapper.key_of = lambda *args, **kwargs: identify(args, kwargs)[0]
+    return wrapper  # type: ignore[no-any-return]
 
 
 Identify = Callable[[tuple[Any, ...], dict[str, Any]], tuple[str, str]]

@@ -158,7 +158,7 @@ class Guard:
             return None
         if entry[0] != fingerprint:
             raise PayloadMismatch(
-                f"key {key!r:.120} was used before with another payload; nothing was run. Use a new key for a new request"
+                f"key {key!r:.120} was used before with another payload; nothing was run. Use a new key for that"
             )
         self.notify("replayed", key)
         return outcome_of(entry[2], entry[3], self, None)

@@ -1,8 +1,8 @@
 """The heartbeat: keeps claims alive while work runs.
 
 One thread serves all blocking callers of a process. It is started by the first claim, sleeps until a claim is due, and
-is not woken for every claim: most work ends long before a third of its lease has passed. On an event loop each claim has
-a timer of that loop. After a fork the child begins with no thread and no claims.
+is not woken for every claim: most work ends long before a third of its lease has passed. On an event loop each claim
+has a timer of that loop. After a fork the child begins with no thread and no claims.
 """
 
 from __future__ import annotations
@@ -74,13 +74,22 @@ class HeartThread:
             if claim.is_lost:
                 self.unwatch(claim)
                 continue
-            if store.shared.steady_us() >= claim.beat_at_us:
-                try:
-                    store.run(keep_alive(store.shared, claim))
-                except Exception:  # noqa: BLE001 - one claim's trouble must not end all others'
-                    claim.beat_at_us = _now_us() + 1_000_000
+            now_us = store.shared.steady_us()
+            if now_us >= claim.beat_at_us:
+                claim.beat_at_us = now_us + round(claim.policy.lease_s * 1e6 / 3)
+                if store.shared.direct is not None:
+                    _renew(claim, store)
+                else:  # a store that hangs must not keep the others' claims from being renewed
+                    threading.Thread(target=_renew, args=(claim, store), name="casework-renewal", daemon=True).start()
             next_us = claim.beat_at_us if next_us is None else min(next_us, claim.beat_at_us)
         return next_us
+
+
+def _renew(claim: Claim, store: Any) -> None:
+    try:
+        store.run(keep_alive(store.shared, claim))
+    except Exception:  # noqa: BLE001 - one claim's trouble must not end all others'
+        claim.beat_at_us = store.shared.steady_us() + 1_000_000
 
 
 def _now_us() -> int:

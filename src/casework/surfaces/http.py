@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -164,20 +164,16 @@ class HttpGuard(Guard):
             return status not in NOT_RESULTS
         return status < 500 and status not in NOT_RESULTS
 
-    def stored_headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    def stored_headers(self, headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """The response headers that may be replayed to whoever repeats the request."""
-        named = {
-            token.strip().lower()
-            for name, value in headers
-            if name.lower() == "connection"
-            for token in value.split(",")
-        }
+        denied, allowed = self._denied, self._allowed
+        hop = [value for name, value in headers if name.lower() == "connection"]
+        if hop:
+            denied = denied | {token.strip().lower() for value in hop for token in value.split(",")}
         return [
             (name, value)
             for name, value in headers
-            if (lower := name.lower()) not in self._denied
-            and lower not in named
-            and (self._allowed is None or lower in self._allowed)
+            if (lower := name.lower()) not in denied and (allowed is None or lower in allowed)
         ]
 
     def replay(self, record: Record) -> HttpResponse:
@@ -224,6 +220,11 @@ class BadRequest(CaseworkError):
         super().__init__(message)
 
 
+def why_not_stored(error: CaseworkError) -> str:
+    """What the header says of a response that the store did not take."""
+    return "store-unavailable" if isinstance(error, StoreError) else "too-large"
+
+
 def too_large(limit: int) -> BadRequest:
     """The refusal of a request whose body is over the limit."""
     return BadRequest("too-large", 413, f"A request with an idempotency key may have at most {limit:,} bytes.")
@@ -236,13 +237,21 @@ def parse_key(text: str) -> str | None:
         if len(text) < 2 or not text.endswith('"'):
             return None
         inner = text[1:-1]
+        if "\\" not in inner and '"' not in inner:
+            return inner if _is_key(inner) else None
         text = inner.replace('\\"', "\x00").replace("\\\\", "\x01")
         if '"' in text or "\\" in text:
             return None
         text = text.replace("\x00", '"').replace("\x01", "\\")
-    if not 1 <= len(text) <= 255 or not text.isascii() or not text.isprintable():
-        return None
-    return text
+    return text if _is_key(text) else None
+
+
+def _is_key(text: str) -> bool:
+    return 1 <= len(text) <= 255 and text.isascii() and text.isprintable()
+
+
+_decode = msgspec.json.Decoder().decode
+_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 def canonical_body(content_type: str, body: bytes) -> bytes:
@@ -250,8 +259,8 @@ def canonical_body(content_type: str, body: bytes) -> bytes:
     kind = content_type.partition(";")[0].strip().lower()
     if body and (kind == "application/json" or kind.endswith("+json")):
         try:
-            return b"json\n" + text_of(msgspec.json.decode(body)).encode()
-        except (msgspec.MsgspecError, Misuse, ValueError, RecursionError):
+            return b"json\n" + _canonical(_decode(body))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             pass  # not JSON, whatever it says: that is the application's to judge
     return b"raw\n" + body
 
@@ -280,7 +289,7 @@ def _check(options: HttpOptions) -> None:
 
 
 def make_guard(target: Target, arguments: dict[str, Any]) -> HttpGuard:
-    """A guard of the keyword arguments of a middleware: those of ``HttpOptions``, of ``Policy``, ``name`` and ``hooks``."""
+    """A guard of a middleware's keyword arguments: those of ``HttpOptions``, of ``Policy``, ``name``, ``hooks``."""
     rest = dict(arguments)
     own = {name: rest.pop(name) for name in ("name", "hooks") if name in rest}
     policy = {name: rest.pop(name) for name in Policy.__struct_fields__ if name in rest}

@@ -161,9 +161,11 @@ Record = Mapping[str, Any]
 
 
 def sqs_key(record: Record) -> Any:
-    """The id of an SQS message: its deduplication id on a FIFO queue, which a sender that repeats gives again."""
-    attributes = record.get("attributes") or record.get("Attributes") or {}
-    return attributes.get("MessageDeduplicationId") or record.get("messageId") or record.get("MessageId")
+    """The id that SQS gave to a message: the same for every delivery, another for every sending.
+
+    Not the deduplication id: it may be a digest of the body, and the same body, sent again on purpose, would be lost.
+    """
+    return record.get("messageId") or record.get("MessageId")
 
 
 def sqs_group(record: Record) -> str | None:
@@ -264,8 +266,8 @@ def sqs_batch(
     Args:
         target: an application, an idempotency store, or a function that returns one.
         queue: name of the queue.
-        key: of a record; by default its deduplication id or message id. Take an id of the business from the body where
-            senders may send the same thing as two messages.
+        key: of a record; by default its message id. Take an id of the business from the body, or the deduplication id
+            that your senders choose, where the same thing may be sent as two messages.
         stop_before_s: with less than this left of the function's time no further message is begun.
         options: those of :func:`message_handler`.
     """

@@ -24,6 +24,7 @@ from casework.surfaces.http import (
     HttpResponse,
     make_guard,
     too_large,
+    why_not_stored,
 )
 
 Environ = dict[str, Any]
@@ -161,7 +162,7 @@ class _Held:
                     return _respond(start_response, guard.refused(LeaseLost("another request took over")))
             except CaseworkError as error:
                 guard.notify("unrecorded" if isinstance(error, StoreError) else "not_kept", claim.key, claim)
-                self._headers.append((NOT_STORED, "store-unavailable"))
+                self._headers.append((NOT_STORED, why_not_stored(error)))
         self._start(start_response)
         return [body]
 

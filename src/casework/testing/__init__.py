@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from casework.testing.store_contract import ExecutionStoreContract
+    from casework.testing.stream_contract import StreamStoreContract
     from casework.testing.virtual import TaskCall, VirtualApp
 
 _WHERE = {
     "ExecutionStoreContract": "casework.testing.store_contract:ExecutionStoreContract",
+    "StreamStoreContract": "casework.testing.stream_contract:StreamStoreContract",
     "TaskCall": "casework.testing.virtual:TaskCall",
     "VirtualApp": "casework.testing.virtual:VirtualApp",
 }
@@ -24,4 +26,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-__all__ = ["ExecutionStoreContract", "TaskCall", "VirtualApp"]
+__all__ = ["ExecutionStoreContract", "StreamStoreContract", "TaskCall", "VirtualApp"]

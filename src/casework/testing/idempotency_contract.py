@@ -9,8 +9,8 @@ Subclass it in a test module and say how a store is made; pytest does the rest::
                 yield store
 
 ``store`` has the operations of :class:`casework.IdempotencyStore`: ``claim``, ``complete``, ``release``, ``renew`` and
-``wait_for_completion``. An async store is put behind :class:`casework.testing.bridge.BridgedStore`. The fixture may have
-any scope: every test has keys of its own. Leases and expiries here are short, so that the suite is; a store with a
+``wait_for_completion``. An async store is put behind :class:`casework.testing.bridge.BridgedStore`. The fixture may
+have any scope: every test has keys of its own. Leases and expiries here are short, so that the suite is; a store with a
 virtual clock overrides :meth:`let_pass`.
 """
 
@@ -131,6 +131,7 @@ class IdempotencyStoreContract:
         assert (done.result, done.record.status, done.record.body) == ("already_completed", 201, b"mine")
 
     def test_of_many_who_reclaim_a_lapsed_lease_at_once_one_wins(self, store: Any, key: str) -> None:
+        """A takeover is one conditional write: who looked and then writes is too late."""
         for n in range(4):
             place = f"{key}-{n}"
             self._claimed(store, place, SHORT_S)
@@ -165,6 +166,7 @@ class IdempotencyStoreContract:
     # --- complete -----------------------------------------------------------------------------------------------------
 
     def test_a_result_comes_back_as_it_was(self, store: Any, key: str) -> None:
+        """Status, every header in its place, every byte; small and large."""
         headers = [
             ("Content-Type", "text/plain; charset=utf-8"),
             ("X-Same", "1"),
@@ -241,6 +243,7 @@ class IdempotencyStoreContract:
     # --- release ------------------------------------------------------------------------------------------------------
 
     def test_only_the_holder_releases_and_the_next_claim_is_a_new_one(self, store: Any, key: str) -> None:
+        """Released by the holder, and only by it; what it does afterwards is refused."""
         token = self._claimed(store, key)
         assert not store.release(key, "another-token")
         assert not store.release(key + "-nobody", token)

@@ -20,7 +20,7 @@ from casework.errors import CaseworkError, Misuse, WaitTimeout
 from casework.executions.advance import advance
 from casework.executions.deliver import Execution
 from casework.executions.run_task import TaskContext, TaskRunner, find_function, keyword_arguments, settle_outcome
-from casework.executions.runtime import Parked
+from casework.executions.runtime import Codec, Parked
 from casework.executions.task_items import Task
 from casework.executions.tasks import claim_task
 from casework.kernel.effects import Outcome
@@ -55,13 +55,16 @@ class VirtualApp(App):
     Args:
         machines: the machines under test.
         seed: of ids and jitter.
+        codec: as for ``casework.open``.
         options: those of ``casework.open``.
     """
 
-    def __init__(self, machines: Sequence[Machine], *, seed: int = 0, **options: Any) -> None:
+    def __init__(
+        self, machines: Sequence[Machine], *, seed: int = 0, codec: Codec | None = None, **options: Any
+    ) -> None:
         self.clock = VirtualClock()
         super().__init__(
-            Core(machines, make_options(options), None), MemoryBackend(seed=seed, clock=self.clock), owns_backend=True
+            Core(machines, make_options(options), codec), MemoryBackend(seed=seed, clock=self.clock), owns_backend=True
         )
         prepare(self.core, self.backend, create=True)
         self._fakes: dict[str, Callable[..., Any]] = {}

@@ -190,7 +190,7 @@ class DynamoDBBackend:
         return self.carry(verify_steps(self._planner.prefix, tables, self.token()))
 
     def walk(self, table: Table, limit: int, after: str | None) -> tuple[list[Item], str | None]:
-        """A page of a whole table, for operators; ``after`` is what the page before handed back. Needs dynamodb:Scan."""
+        """A page of a whole table, for operators (dynamodb:Scan); ``after`` is what the page before handed back."""
         return self.carry(walk_steps(self._planner.prefix, table, limit, after))
 
     def close(self) -> None:

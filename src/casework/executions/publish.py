@@ -1,0 +1,129 @@
+"""Publishing: an execution's transitions, or chosen events, in a stream, once and in the order of its commits.
+
+What is published is decided in the transition and stored with it, as an item ``o/...`` in the execution's own partition
+(promise P1). A worker appends it to the stream under ids made of execution, version and position, so that a repeat
+changes nothing, and removes it afterwards. It takes an execution's items in order, so a later one is never appended
+before an earlier one; and a commit on a state that was only read checks the last item, so that items become visible in
+order as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from casework.errors import AppendStopped, CaseworkError, CorruptItem, StoreError
+from casework.executions.runtime import Publish, Runtime
+from casework.kernel.conditions import present
+from casework.kernel.effects import Query
+from casework.kernel.items import Delete, Item, Put, Update
+from casework.kernel.programs import Program, all_reads, now, transact, write
+from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
+from casework.streams.append import append
+from casework.streams.log import Log, Op
+
+log_ = logging.getLogger("casework.worker")
+
+ITEM_BYTES = 300_000
+"""Published entries of one commit go into one item up to so many bytes, the rest into more."""
+
+LATER_US = 5_000_000
+"""What could not be delivered is looked at again after so long."""
+
+
+def entry(publish: Publish, event_type: str, data: Any, before: Sequence[str], after: Any, taken: bool) -> Any:
+    """What is published of one event taken by the chart; None when it is not to be published."""
+    if publish.events is not None:
+        if event_type not in publish.events or not taken:
+            return None
+    elif not taken and list(before) == list(after.configuration):
+        return None
+    found = {"event": event_type, "from": list(before), "to": list(after.configuration), "status": after.status}
+    return {**found, "data": data} if publish.data and data is not None else found
+
+
+def delivery_puts(
+    publish: Publish, id: str, machine: str, version: int, at_us: int, entries: Sequence[Any], buckets: int
+) -> list[Put]:
+    """The items that a commit stores of what it publishes."""
+    puts: list[Put] = []
+    group: list[list[str]] = []
+    size = 0
+    for number, one in enumerate(entries):
+        body = {"execution": id, "machine": machine, "version": version, "at_us": at_us, **one}
+        text = msgspec.json.encode(body).decode()
+        if group and size + len(text) > ITEM_BYTES:
+            puts.append(_put(publish, id, version, len(puts), group, at_us, buckets))
+            group, size = [], 0
+        group.append([f"{id}/{version}/{number}", text])
+        size += len(text.encode())
+    puts.append(_put(publish, id, version, len(puts), group, at_us, buckets))
+    return puts
+
+
+def _put(
+    publish: Publish, id: str, version: int, part: int, group: list[list[str]], at_us: int, buckets: int
+) -> Put:  # fmt: skip
+    return Put(
+        EXECUTIONS,
+        {
+            "id": id, "sort": f"o/{version:016d}/{part:04d}", "format": FORMAT, "stream": publish.stream,
+            "ops": msgspec.json.encode(group).decode(), "pending": f"work/{bucket_of(id, buckets)}", "rank_us": at_us,
+        },
+    )  # fmt: skip
+
+
+def deliver(log: Log, rt: Runtime, ids: Sequence[str]) -> Program[int]:
+    """Append what the executions ``ids`` have to publish, and remove it; how many operations.
+
+    Everything for one stream goes in one append, so that executions do not contend with each other.
+    """
+    reads = [Query(EXECUTIONS, id, None, "o/", "o0", 50) for id in ids]
+    pages = yield from all_reads(reads)
+    by_stream: dict[str, tuple[list[Op], list[Item]]] = {}
+    count = 0
+    for page in pages:
+        streams: set[str] = set()
+        for item in page.items:
+            stream = str(item["stream"])
+            if streams and stream not in streams:
+                break  # the order of commits holds over streams too: the other one's turn comes when this is done
+            streams.add(stream)
+            ops, items = by_stream.setdefault(stream, ([], []))
+            ops += _ops(item)
+            items.append(item)
+    for stream, (ops, items) in by_stream.items():
+        try:
+            yield from append(log, stream, ops)
+            count += len(ops)
+            for start in range(0, len(items), 90):
+                yield from transact([Delete(EXECUTIONS.key_of(item)) for item in items[start : start + 90]])
+        except (AppendStopped, StoreError, CaseworkError) as error:
+            log_.warning("publishing to %r: %s: %s", stream, type(error).__name__, error)
+            yield from _put_off(items, f"{type(error).__name__}: {error}")
+    return count
+
+
+def _ops(item: Mapping[str, Any]) -> list[Op]:
+    check_format(item, f"a delivery of execution {item['id']!r}")
+    try:
+        return [Op(id, text.encode()) for id, text in msgspec.json.decode(item["ops"], type=list[tuple[str, str]])]
+    except msgspec.DecodeError as error:
+        raise CorruptItem(f"a delivery of execution {item['id']!r} cannot be read: {error}") from None
+
+
+def _put_off(items: Sequence[Item], reason: str) -> Program[None]:
+    moment = yield from now()
+    for item in items:
+        try:
+            yield from write(
+                Update(
+                    EXECUTIONS.key_of(item), {"rank_us": moment.middle_us + LATER_US, "parked": reason[:500]},
+                    when=present(),
+                )
+            )  # fmt: skip
+        except StoreError:
+            return  # it stays due; the next sweep tries again

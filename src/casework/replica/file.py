@@ -1,0 +1,238 @@
+"""The file of a replica: what was pulled, what waits to be pushed, and how far folds have come.
+
+Every change is one SQLite transaction, on disk when it returns, so that a crash leaves the file before or after it.
+Several processes may use one file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from casework.errors import CorruptItem, Misuse, NewerFormat
+from casework.streams.log import Op
+
+FORMAT = 1
+APPLICATION_ID = 0x43575250  # "CWRP"
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE log (seq INTEGER PRIMARY KEY, id TEXT NOT NULL, data BLOB NOT NULL, at_us INTEGER NOT NULL) STRICT;
+CREATE TABLE outbox (
+    place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, data BLOB NOT NULL,
+    state TEXT NOT NULL DEFAULT 'waiting', seq INTEGER, error TEXT
+) STRICT;
+CREATE INDEX outbox_state ON outbox (state, place);
+CREATE TABLE folds (name TEXT PRIMARY KEY, watermark INTEGER NOT NULL, state BLOB NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """An operation of this replica's own that has not come back from the relay yet."""
+
+    op: Op
+    state: str
+    """``waiting`` to be pushed, ``pushed``, or ``parked``: the relay will not take it."""
+    error: str = ""
+
+
+class ReplicaFile:
+    """The file. Safe to use from several threads.
+
+    Args:
+        path: of the file; it is made when it is missing.
+
+    Raises Misuse when it is another program's database, NewerFormat when a newer casework made it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = threading.RLock()
+        is_new = not self.path.exists()
+        if is_new:
+            self.path.touch(mode=0o600)  # a token may stand in it
+        self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=30.0)
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._begin()
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise Misuse(f"{self.path} is not a replica's file: {error}") from None
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _begin(self) -> None:
+        with self.transaction():
+            (application,) = self._db.execute("PRAGMA application_id").fetchone()
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if application == 0 and tables == 0:
+                for statement in _SCHEMA.split(";"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                self._db.execute(f"PRAGMA user_version={FORMAT}")
+            elif application != APPLICATION_ID:
+                raise Misuse(f"{self.path} is another program's database; give the replica a file of its own")
+            elif version > FORMAT:
+                raise NewerFormat(f"{self.path} has format {version}, this casework reads up to {FORMAT}; upgrade it")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One change of the file: all of it, or none."""
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    # --- settings ---------------------------------------------------------------------------------------------------
+
+    def setting(self, name: str) -> str | int | None:
+        """A setting, or None."""
+        with self._lock:
+            row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else row[0]
+
+    def set_setting(self, name: str, value: str | int) -> None:
+        """Store a setting; for the inside of a transaction, or by itself."""
+        with self._lock:
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    @property
+    def cursor(self) -> int:
+        """Everything up to this number has been pulled."""
+        found = self.setting("cursor")
+        if found is not None and type(found) is not int:
+            raise CorruptItem(f"{self.path}: the cursor is {found!r}")
+        return int(found or 0)
+
+    # --- the outbox -------------------------------------------------------------------------------------------------
+
+    def add(self, ops: Sequence[Op]) -> None:
+        """Put operations into the outbox. Misuse when an id is there already with other content."""
+        with self.transaction():
+            for op in ops:
+                known = self._db.execute("SELECT data FROM outbox WHERE id = ?", (op.id,)).fetchone()
+                if known is None:
+                    self._db.execute("INSERT INTO outbox (id, data) VALUES (?, ?)", (op.id, op.data))
+                elif known[0] != op.data:
+                    raise Misuse(f"operation id {op.id!r} waits with other content; give the new one its own id")
+
+    def to_push(self, most: int, max_bytes: int) -> list[Op]:
+        """The first operations that wait, up to so many and so many bytes, one at least."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT id, data FROM outbox WHERE state = 'waiting' ORDER BY place LIMIT ?", (most,)
+            ).fetchall()
+        found: list[Op] = []
+        size = 0
+        for id, data in rows:
+            size += len(data) + len(id)
+            if found and size > max_bytes:
+                break
+            found.append(Op(id, data))
+        return found
+
+    def mark_pushed(self, numbers: Sequence[tuple[str, int]]) -> None:
+        """Note the numbers that a successful push was answered with."""
+        with self.transaction():
+            self._db.executemany(
+                "UPDATE outbox SET state = 'pushed', seq = ? WHERE id = ?", [(seq, id) for id, seq in numbers]
+            )
+            self._forget_pulled()
+
+    def park(self, id: str, error: str) -> None:
+        """Put an operation aside that the relay will not take."""
+        with self.transaction():
+            self._db.execute("UPDATE outbox SET state = 'parked', error = ? WHERE id = ?", (error[:1000], id))
+
+    def unpark(self, id: str, *, drop: bool) -> bool:
+        """Let a parked operation be pushed again, behind the others, or drop it; False when there is none."""
+        with self.transaction():
+            row = self._db.execute("SELECT data FROM outbox WHERE id = ? AND state = 'parked'", (id,)).fetchone()
+            if row is None:
+                return False
+            self._db.execute("DELETE FROM outbox WHERE id = ?", (id,))
+            if not drop:
+                self._db.execute("INSERT INTO outbox (id, data) VALUES (?, ?)", (id, row[0]))
+        return True
+
+    def own(self, *states: str) -> list[Waiting]:
+        """Operations of this replica's own in these states, in the order in which they were appended."""
+        marks = ",".join("?" * len(states))
+        with self._lock:
+            rows = self._db.execute(
+                f"SELECT id, data, seq, state, error FROM outbox WHERE state IN ({marks}) ORDER BY place", states
+            ).fetchall()
+        return [Waiting(Op(id, data, seq or 0), state, error or "") for id, data, seq, state, error in rows]
+
+    # --- what was pulled --------------------------------------------------------------------------------------------
+
+    def store_page(self, after: int, ops: Sequence[Op], next_after: int) -> bool:
+        """Store a page that was pulled behind ``after``; False when another process has gone on meanwhile."""
+        with self.transaction():
+            if self.cursor != after:
+                return False
+            self._db.executemany(
+                "INSERT INTO log VALUES (?, ?, ?, ?)", [(op.seq, op.id, op.data, op.at_us) for op in ops]
+            )
+            self.set_setting("cursor", next_after)
+            self._forget_pulled()
+        return True
+
+    def _forget_pulled(self) -> None:
+        """What has come back from the relay is the stream's; it is no longer this replica's alone."""
+        self._db.execute("DELETE FROM outbox WHERE state != 'parked' AND id IN (SELECT id FROM log)")
+
+    def read(self, after: int, limit: int) -> list[Op]:
+        """Pulled operations behind a number, in order."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT id, data, seq, at_us FROM log WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
+            ).fetchall()
+        return [Op(*row) for row in rows]
+
+    def begin_at(self, seq: int, snapshot: bytes) -> None:
+        """Go on from a snapshot that is above the cursor: it stands for everything up to ``seq``."""
+        with self.transaction():
+            if seq > self.cursor:
+                self._db.execute("DELETE FROM log WHERE seq <= ?", (seq,))
+                self.set_setting("cursor", seq)
+                self.set_setting("base", seq)
+                self._db.execute("INSERT OR REPLACE INTO meta VALUES ('snapshot', ?)", (snapshot,))
+
+    def base(self) -> tuple[int, bytes]:
+        """The number and data of the snapshot that this replica went on from; 0 when there was none."""
+        with self._lock:
+            rows = dict(self._db.execute("SELECT name, value FROM meta WHERE name IN ('base', 'snapshot')").fetchall())
+        return int(rows.get("base", 0)), bytes(rows.get("snapshot", b""))
+
+    # --- folds ------------------------------------------------------------------------------------------------------
+
+    def fold(self, name: str) -> tuple[int, bytes] | None:
+        """Watermark and state of a fold, or None."""
+        with self._lock:
+            row = self._db.execute("SELECT watermark, state FROM folds WHERE name = ?", (name,)).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def store_fold(self, name: str, watermark: int, state: bytes) -> None:
+        """Store a fold, unless one that is further is there."""
+        with self.transaction():
+            known = self._db.execute("SELECT watermark FROM folds WHERE name = ?", (name,)).fetchone()
+            if known is None or known[0] < watermark:
+                self._db.execute("INSERT OR REPLACE INTO folds VALUES (?, ?, ?)", (name, watermark, state))
+
+    def close(self) -> None:
+        """Close the file; harmless when done twice."""
+        self._db.close()

@@ -1,0 +1,139 @@
+"""Scenarios of idempotency keys: callers that race, wait, renew, pause beyond their lease, crash, and differ."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+import msgspec
+
+from casework.errors import InProgress, PayloadMismatch, StoreError
+from casework.idempotency.guarding import Claim, Policy, begin, finish, give_up, keep_alive
+from casework.idempotency.lifecycle import Shared
+from casework.idempotency.record import COMPLETED, RECORD
+from casework.kernel.effects import Effect
+from casework.kernel.programs import Program, sleep
+from casework.kernel.schema import IDEMPOTENCY
+from casework.simulation.carrier import Process
+from casework.simulation.faults import ROUGH
+from casework.simulation.runner import Scenario
+from casework.simulation.world import World
+
+KEY = "k"
+POLICY = Policy(lease_s=1.0, max_run_s=20.0, keep_s=None, wait_s=30.0)
+
+
+class OneKey(Scenario):
+    """Callers of one key, some with another payload: one result, for callers of its payload only."""
+
+    name = "idempotency: one key"
+    tables = (IDEMPOTENCY,)
+    faults = ROUGH
+    payloads = ("a", "a", "a", "b")
+    gives_up = False
+    """Whether a caller may fail and release the key."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.left = 0
+        self.completed: list[tuple[str, bytes]] = []
+        self.handed_out: list[tuple[str, bytes]] = []
+        self.holds: dict[str, Claim] = {}
+        self.stolen: list[str] = []
+        self.epoch = 0
+
+    def begin(self) -> None:
+        """Start the callers."""
+        for n, payload in enumerate(self.payloads):
+            self.left += 1
+            self.world.process(f"caller-{n}", self._caller(n, payload))
+
+    def _caller(self, n: int, payload: str) -> Any:
+        def main(process: Process) -> Generator[Effect, Any, Any]:
+            shared = Shared(lambda: self.world.now_us)
+            while True:
+                try:
+                    is_over = yield from self._call(shared, n, payload, process.starts_n)
+                except PayloadMismatch:
+                    is_over = True
+                except (StoreError, InProgress):
+                    is_over = False
+                if is_over:
+                    self.left -= 1
+                    return
+                yield from sleep(0.05)
+
+        return main
+
+    def _call(self, shared: Shared, n: int, payload: str, life: int) -> Program[bool]:
+        begun = yield from begin(shared, POLICY, "call", KEY, payload, 1)
+        if begun.record is not None:
+            self.handed_out.append((payload, begun.record.body))
+            return True
+        claim = begun.claim
+        assert claim is not None
+        self._took(claim)
+        for _ in range(1 + self.world.choices.below(5)):
+            yield from sleep(0.2 + self.world.choices.below(20) / 20)
+            if shared.steady_us() >= claim.beat_at_us:
+                yield from keep_alive(shared, claim)
+            if claim.is_lost:
+                break
+        if self.gives_up and self.world.choices.below(3) == 0:
+            self.holds.pop(claim.token, None)
+            yield from give_up(shared, claim)
+            return False
+        body = f"{payload} {n} {life} {claim.token}".encode()
+        self.holds.pop(claim.token, None)
+        kept = yield from finish(shared, claim, 0, None, body)
+        if kept:
+            if claim.epoch < self.epoch:
+                self.stolen.append(f"epoch {claim.epoch} completed after epoch {self.epoch} had begun")
+            self.completed.append((payload, body))
+            self.handed_out.append((payload, body))
+        return kept
+
+    def _took(self, claim: Claim) -> None:
+        """Nobody who was alive and within its lease may have been overtaken."""
+        for other in self.holds.values():
+            if other.until_us > self.world.now_us:
+                self.stolen.append(f"{other.token} has its lease until {other.until_us}, {claim.token} took it")
+        self.holds.clear()
+        self.holds[claim.token] = claim
+        self.epoch = max(self.epoch, claim.epoch)
+
+    def is_over(self) -> bool:
+        """All callers have their answer."""
+        return not self.left
+
+    def problems(self) -> Iterable[str]:
+        """What does not hold."""
+        if len(self.completed) > 1:
+            yield f"completed {len(self.completed)} times: {self.completed}"
+        yield from self.stolen
+        item = self.world.store.tables.get(IDEMPOTENCY.key(KEY, RECORD))
+        if item is None or item.get("state") != COMPLETED:
+            yield f"at the end the record is {item}"
+            return
+        for payload, body in self.handed_out:
+            if body != item["body"]:
+                yield f"a caller got {body!r}, the record has {item['body']!r}"
+            if not body.startswith(payload.encode() + b" "):
+                yield f"a caller with payload {payload!r} got {body!r}"
+
+
+class OneKeyReleased(OneKey):
+    """As before, with callers that fail and release the key."""
+
+    name = "idempotency: one key, released now and then"
+    gives_up = True
+
+
+class OneKeyPaused(OneKey):
+    """As before, with hosts that stand still often, for about the length of a lease."""
+
+    name = "idempotency: one key, pauses"
+    faults = msgspec.structs.replace(ROUGH, pause=0.05, pause_s_max=4.0)
+
+
+SCENARIOS = (OneKey, OneKeyReleased, OneKeyPaused)

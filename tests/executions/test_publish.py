@@ -1,0 +1,155 @@
+"""What a machine publishes: each transition or chosen event once, in the order of its commits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import casework
+from casework.backends.drive import run
+from casework.backends.drive_async import run_async
+from casework.backends.memory import MemoryBackend
+from casework.backends.surroundings import VirtualClock
+from casework.backends.threaded import ThreadedBackend
+from casework.errors import Misuse
+from casework.executions import deliver
+from casework.executions.advance import advance
+from casework.executions.publish import deliver as publish
+from casework.executions.runtime import Options, Publish, Runtime
+from casework.executions.worker import Worker, sweep
+from casework.kernel.effects import Transact
+from casework.statechart import Machine
+from casework.streams.log import Log
+from casework.streams.read import read_page
+from tests.executions.stepping import LosesAnswers, Stepped, Torn, fresh_backend, items_of
+
+LIGHT = """
+id: light
+initial: red
+states:
+  red: {on: {Go: green}}
+  green: {on: {Stop: red, Note: {actions: [{type: log, params: {}}]}}}
+"""
+
+
+def runtime(**options: Any) -> Runtime:
+    return Runtime([Machine.from_yaml(LIGHT)], Options(publish={"light": Publish("lights", **options)}))
+
+
+def published(backend: Any) -> list[dict[str, Any]]:
+    return [json.loads(op.data) for op in run(read_page(Log(), "lights"), backend).ops]
+
+
+def drive(rt: Runtime, backend: Any, id: str, *events: str) -> None:
+    for event in events:
+        run(deliver.handle(rt, id, event, {"by": event.lower()}), backend)
+
+
+@pytest.fixture
+def backend() -> MemoryBackend:
+    return fresh_backend(clock=VirtualClock())
+
+
+def test_every_transition_is_published_once_in_the_order_of_the_commits(backend: MemoryBackend) -> None:
+    rt = runtime()
+    run(deliver.start(rt, "light", "l", None), backend)
+    drive(rt, backend, "l", "Go", "Stop", "Go")
+    assert published(backend) == []
+    assert run(publish(Log(), rt, ["l"]), backend) == 4
+    assert [(one["from"], one["to"]) for one in published(backend)] == [
+        ([], ["red"]), (["red"], ["green"]), (["green"], ["red"]), (["red"], ["green"]),
+    ]  # fmt: skip
+    assert [one["version"] for one in published(backend)] == [1, 2, 3, 4]
+    assert published(backend)[1]["event"] == "Go" and published(backend)[1]["data"] == {"by": "go"}
+    assert items_of(backend, "l", "o/") == [] and run(publish(Log(), rt, ["l"]), backend) == 0
+
+
+def test_only_chosen_events_are_published_where_some_are_chosen(backend: MemoryBackend) -> None:
+    rt = runtime(events=("Stop",), data=False)
+    run(deliver.start(rt, "light", "l", None), backend)
+    drive(rt, backend, "l", "Go", "Stop", "Stop")
+    run(publish(Log(), rt, ["l"]), backend)
+    assert [one["event"] for one in published(backend)] == ["Stop"], "the second one was not taken"
+    assert "data" not in published(backend)[0]
+
+
+def test_a_worker_that_dies_after_the_append_publishes_nothing_twice(backend: MemoryBackend) -> None:
+    rt = runtime()
+    run(deliver.start(rt, "light", "l", None), backend)
+    drive(rt, backend, "l", "Go")
+    dying = Stepped(publish(Log(), rt, ["l"]), backend).until(Transact)
+    dying.step()
+    dying.until(Transact)
+    dying.program.close()
+    assert len(published(backend)) == 2
+    drive(rt, backend, "l", "Stop")
+    run(publish(Log(), rt, ["l"]), backend)
+    assert [one["version"] for one in published(backend)] == [1, 2, 3]
+
+
+def test_two_workers_that_deliver_at_once_keep_the_order(backend: MemoryBackend) -> None:
+    rt = runtime()
+    run(deliver.start(rt, "light", "l", None), backend)
+    slow = Stepped(publish(Log(), rt, ["l"]), backend).until(Transact)
+    drive(rt, backend, "l", "Go", "Stop")
+    run(publish(Log(), rt, ["l"]), backend)
+    slow.finish()
+    assert [one["version"] for one in published(backend)] == [1, 2, 3]
+
+
+def test_a_commit_whose_answer_was_lost_publishes_its_transition_once(backend: MemoryBackend) -> None:
+    rt = runtime()
+    run(deliver.start(rt, "light", "l", None), backend)
+    run(deliver.handle(rt, "l", "Go", {}, event_id="e-1"), LosesAnswers(backend, [1]))
+    run(publish(Log(), rt, ["l"]), LosesAnswers(backend, [1, 2]))
+    run(publish(Log(), rt, ["l"]), backend)
+    assert [one["event"] for one in published(backend)][1:] == ["Go"] and len(published(backend)) == 2
+
+
+def test_a_later_commit_waits_until_what_an_earlier_one_publishes_is_visible(backend: MemoryBackend) -> None:
+    """Items become visible one by one: the next commit of another process checks the delivery of the one before."""
+    rt = runtime()
+    run(deliver.start(rt, "light", "l", None), backend)
+    torn = Torn(backend)
+    run(deliver.handle(rt, "l", "Go", {}), torn)  # the state shows, the delivery does not yet
+    assert len(items_of(backend, "l", "o/")) == 1
+    other = runtime()
+    run(deliver.send(other, "l", "Stop", {}), backend)
+    worker = Stepped(advance(other, "l"), torn).until(Transact)
+    worker.step()
+    assert not worker.done
+    torn.land()
+    torn.tears = False
+    worker.finish()
+    assert [item["sort"][:18] for item in items_of(backend, "l", "o/")] == [f"o/{n:016d}" for n in (1, 2, 3)]
+
+
+def test_a_worker_publishes_what_it_and_others_committed(backend: MemoryBackend) -> None:
+    import asyncio
+
+    rt = runtime()
+    for n in range(20):
+        run(deliver.start(rt, "light", f"l{n}", None), backend)
+        run(deliver.send(rt, f"l{n}", "Go", {}), backend)
+
+    async def main() -> None:
+        threaded = ThreadedBackend(backend)
+        worker = Worker(rt)
+        for _ in range(3):
+            await run_async(sweep(worker), threaded)
+            backend.clock.advance(1)  # type: ignore[attr-defined]
+        await threaded.close()
+
+    asyncio.run(main())
+    found = published(backend)
+    assert len(found) == 40
+    for n in range(20):
+        assert [one["version"] for one in found if one["execution"] == f"l{n}"] == [1, 2]
+
+
+def test_publishing_a_machine_that_is_not_here_or_to_no_stream_is_refused() -> None:
+    for wrong in ({"other": Publish("s")}, {"light": Publish("no/stream")}, {"light": "lights"}):
+        with pytest.raises(Misuse):
+            casework.open("memory:", machines=[Machine.from_yaml(LIGHT)], publish=wrong)

@@ -39,7 +39,7 @@ format: .venv/.dev ## rewrite the code in the one format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: .venvs/bench/.stamp ## one benchmark: make bench NAME=step
+bench: .venvs/bench/.stamp .venvs/ministack/.stamp ## one benchmark beside its peers: make bench NAME=executions
 	.venvs/bench/bin/python -m bench $(NAME) $(ARGS)
 
 docs: .venvs/docs/.stamp ## the documentation, in site/
@@ -91,5 +91,5 @@ endef
 
 .venvs/bench/.stamp: pyproject.toml $(wildcard bench/requirements.txt)
 	$(call make-venv,.venvs/bench)
-	@.venvs/bench/bin/python $(PIP_INSTALL) -e . $(patsubst %,-r %,$(wildcard bench/requirements.txt))
+	@.venvs/bench/bin/python $(PIP_INSTALL) -e '.[dynamodb]' $(patsubst %,-r %,$(wildcard bench/requirements.txt))
 	@touch $@

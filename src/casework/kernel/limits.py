@@ -247,8 +247,28 @@ def checked_keys(writes: Sequence[AnyWrite]) -> tuple[list[Key], int]:
     return keys, total
 
 
-def check_query(query: Query) -> None:
-    """Misuse when a query cannot work: its limit, its key, its bounds, or its index."""
+def check_query(query: Query, passed: Query | None = None) -> None:
+    """Misuse when a query cannot work: its limit, its key, its bounds, or its index.
+
+    ``passed`` is one that passed before: what the two have in common is not checked again.
+    """
+    if (
+        passed is None
+        or query.low is not passed.low
+        or query.high is not passed.high
+        or query.limit is not passed.limit
+        or query.index is not passed.index
+        or query.table is not passed.table
+    ):
+        _check_shape(query)
+    partition = query.partition
+    if type(partition) is not str or not partition:
+        raise Misuse(f"{query.table.name}: {partition!r:.60} is not a partition; it must be a non-empty string")
+    if not partition.isascii() or "\0" in partition:
+        check_value(partition, query.table.name, query.table.partition)
+
+
+def _check_shape(query: Query) -> None:
     if query.limit is not None and (type(query.limit) is not int or query.limit < 1):
         raise Misuse(f"{query.table.name}: limit is {query.limit}; it must be at least 1")
     sort_type = query.table.sort_type
@@ -267,6 +287,3 @@ def check_query(query: Query) -> None:
             check_value(bound, f"{query.table.name}: a bound")
     if query.low is not None and query.high is not None and query.low > query.high:  # type: ignore[operator]
         raise Misuse(f"{query.table.name}: the low bound {query.low!r} is above the high bound {query.high!r}")
-    if type(query.partition) is not str or not query.partition:
-        raise Misuse(f"{query.table.name}: {query.partition!r:.60} is not a partition; it must be a non-empty string")
-    check_value(query.partition, query.table.name, query.table.partition)

@@ -98,10 +98,17 @@ class SqliteBackend:
         outcomes: list[Outcome[Any] | None] = [None] * len(effects)
         reads: list[int] = []
         writes: list[tuple[int, Request]] = []
+        passed: Query | None = None
         for position, effect in enumerate(effects):
             kind = type(effect)
             try:
-                if kind is Transact:
+                if kind is Query:
+                    check_query(effect, passed)  # type: ignore[arg-type]
+                    if passed is None or passed.table is not effect.table:  # type: ignore[union-attr]
+                        self._layout(effect.table)  # type: ignore[union-attr]
+                    passed = effect  # type: ignore[assignment]
+                    reads.append(position)
+                elif kind is Transact:
                     writes.append((position, self._request(effect.writes, *checked_keys(effect.writes))))  # type: ignore[union-attr]
                 elif kind is Write:
                     key, size = checked_key(effect.write)  # type: ignore[union-attr]
@@ -130,10 +137,7 @@ class SqliteBackend:
         return items, str(rows[-1][0]) if len(rows) == limit else None
 
     def _check_read(self, effect: StoreEffect) -> None:
-        if isinstance(effect, Query):
-            check_query(effect)
-            self._layout(effect.table)
-        elif isinstance(effect, Get):
+        if isinstance(effect, Get):
             check_key(effect.key)
             self._layout(effect.key.table)
         elif isinstance(effect, GetMany):

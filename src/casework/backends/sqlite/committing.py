@@ -24,7 +24,6 @@ from casework.backends.sqlite.group import (
     forget,
     guess,
     read_rows,
-    remember,
     sort_out,
 )
 from casework.backends.sqlite.known import Known, Place
@@ -92,7 +91,7 @@ class Committer:
             self._committing = True
         connection.execute("COMMIT")
         self._committing = False
-        remember(self._known, overlay)
+        self._known.note_all(overlay)  # what this process wrote is what it knows
 
     # --- when it went wrong ----------------------------------------------------------------------------------------
 

@@ -172,15 +172,6 @@ def flush(
                 raise StaleGuess()
 
 
-def remember(known: Known, overlay: Mapping[Place, Found]) -> None:
-    """After the commit: what this process wrote is what it knows."""
-    for place, (text, item) in overlay.items():
-        if text is None or item is None:
-            known.forget(place)
-        else:
-            known.note(place, text, item)
-
-
 def forget(known: Known, places: Iterable[Place]) -> None:
     """After a wrong guess, or a failure."""
     for place in places:

@@ -7,6 +7,8 @@ entry's item is private, since a reader could change the one that it was handed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from casework.backends.sqlite.layout import Layout
 from casework.kernel.items import Item
 
@@ -44,6 +46,21 @@ class Known:
             self.grew(1, len(text))
         else:
             self.forget(place)
+
+    def note_all(self, rows: Mapping[Place, Found]) -> None:
+        """Keep what was committed: the rows that are there, and no longer those that are gone."""
+        young, old = self.young, self._old
+        count = characters = 0
+        for place, row in rows.items():
+            text = row[0]
+            if text is not None and len(text) <= LARGEST_TEXT:
+                young[place] = row
+                count += 1
+                characters += len(text)
+            else:
+                young.pop(place, None)
+                old.pop(place, None)
+        self.grew(count, characters)
 
     def grew(self, rows: int, characters: int) -> None:
         """So much was put into ``young``; begins a new generation when this one is full."""

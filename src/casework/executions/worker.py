@@ -161,8 +161,10 @@ def sweep(worker: Worker) -> Program[int]:
         while cursors and not worker.stop.is_set:
             moment = yield from now()
             limit = max(16, worker.options.group // len(cursors))
+            # A look at work is harmless when it is early; a timer that is not certainly due would be looked at in vain.
+            until_us = moment.latest_us if kind == "work" else moment.earliest_us
             reads = [
-                Query(EXECUTIONS, partition, "pending", None, moment.earliest_us, limit, after=cursor)
+                Query(EXECUTIONS, partition, "pending", None, until_us, limit, after=cursor)
                 for partition, cursor in cursors.items()
             ]
             pages: list[Page] = yield from all_reads(reads)

@@ -93,7 +93,8 @@ class ExecutionScenario(Scenario):
         did = 0
         moment = yield from now()
         for kind in ("timer", "work"):
-            page = yield from query(EXECUTIONS, f"{kind}/0", index="pending", high=moment.earliest_us, limit=10)
+            until_us = moment.latest_us if kind == "work" else moment.earliest_us
+            page = yield from query(EXECUTIONS, f"{kind}/0", index="pending", high=until_us, limit=10)
             for id in dict.fromkeys(str(item["id"]) for item in page.items if not str(item["sort"]).startswith("w/")):
                 done = yield from advance(rt, id)
                 did += done.is_held
@@ -449,6 +450,7 @@ class Spill(Children):
 
     name = "spill"
     options = Options(buckets=1, batch_max=4, spill_above=3, spill_part=3)
+    faults = msgspec.structs.replace(ROUGH, crash=0.02)
     children = 8
 
 

@@ -96,8 +96,8 @@ def wait_for_flags(effect: Race, backend: Backend) -> None:
     happened = threading.Event()
     wake = happened.set
     flags = [wait for wait in effect.waits if isinstance(wait, Flag)]
-    if len(flags) < len(effect.waits):
-        raise Misuse("a Race for spawned programs is for shells, which run on the async driver (run_async)")
+    if not flags or len(flags) < len(effect.waits):
+        raise Misuse("a Race for anything but flags is for shells, which run on the async driver (run_async)")
     try:
         for flag in flags:
             flag.listeners[wake] = None

@@ -8,7 +8,7 @@ import textwrap
 from importlib import metadata, resources
 
 EXTRAS = ["boto3", "botocore", "aiobotocore", "litestar", "uvicorn", "opentelemetry"]
-WHERE_EXTRAS_LIVE = ("casework.backends.dynamodb", "casework.aws", "casework.console", "casework.streams.relay")
+WHERE_EXTRAS_LIVE = ("casework.backends.dynamodb", "casework.aws", "casework.console", "casework.relay")
 HEAVY = {"aiobotocore", "asyncio", "boto3", "botocore", "rich", "sqlite3", "typer", "yaml"}
 
 

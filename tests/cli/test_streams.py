@@ -84,3 +84,27 @@ def test_a_relay_serves_and_ends_on_sigterm(casework, tmp_path: Path) -> None:  
             if process.poll() is None:
                 process.kill()
     assert casework("streams", "read", "s") == "1  a  \n"
+
+
+def test_a_replica_is_begun_written_to_offline_and_synced(casework, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("litestar")
+    from tests.executions.stepping import fresh_backend
+    from tests.relay.conftest import Serving, World
+
+    world = World(fresh_backend())
+    with Serving(world) as url:
+        token = {"CASEWORK_RELAY_TOKEN": world.token("tasks=read,append")}
+        for name in ("ann", "ben"):
+            casework("replica", "init", f"{name}.replica", "--stream", "tasks", "--relay", url)
+        assert casework("replica", "append", "ann.replica", "milk", "--id", "t-1") == "t-1\n"
+        assert casework("replica", "status", "ann.replica") == "tasks at 0, 1 to push\n"
+        assert casework("replica", "push", "ann.replica", **token) == "1 pushed, 0 parked\n"
+        assert casework("replica", "pull", "ben.replica", **token) == "1 pulled\n"
+        casework("replica", "append", "ben.replica", "other", "--id", "t-1")
+        assert casework("replica", "sync", "ben.replica", **token) == "0 pushed, 1 parked, 0 pulled\n"
+        assert "t-1" in casework("replica", "status", "ben.replica")
+        assert casework("replica", "unpark", "ben.replica", "t-1", "--drop") == "t-1 is dropped\n"
+        assert casework("replica", "read", "ben.replica") == "1  t-1  milk\n"
+        assert "the relay answered 401" in casework("replica", "sync", "ann.replica", CASEWORK_RELAY_TOKEN="no", code=1)
+    assert "did not answer" in casework("replica", "pull", "ann.replica", code=1, **token)
+    assert "there is no replica" in casework("replica", "status", "nobody.replica", code=2)

@@ -29,9 +29,9 @@ from casework.kernel.programs import (
     get,
     now,
     query,
-    race,
     run_together,
     sleep,
+    spawn,
     token,
     transact,
     write,
@@ -299,7 +299,7 @@ def test_a_coroutine_function_is_refused_by_the_sync_driver(backend: Recorded, h
 
 def test_an_effect_of_shells_is_refused_by_the_sync_driver(backend: Recorded) -> None:
     def program() -> Program[None]:
-        yield from race(timeout_s=1)
+        yield from spawn(program())
 
     with pytest.raises(Misuse, match="run_async"):
         run(program(), backend)

@@ -14,7 +14,7 @@ from casework.backends.memory import MemoryBackend
 from casework.backends.surroundings import VirtualClock
 from casework.backends.threaded import ThreadedBackend
 from casework.errors import Misuse
-from casework.executions import deliver
+from casework.executions import control, deliver
 from casework.executions.advance import advance
 from casework.executions.publish import deliver as publish
 from casework.executions.runtime import Options, Publish, Runtime
@@ -147,6 +147,25 @@ def test_a_worker_publishes_what_it_and_others_committed(backend: MemoryBackend)
     assert len(found) == 40
     for n in range(20):
         assert [one["version"] for one in found if one["execution"] == f"l{n}"] == [1, 2]
+
+
+def test_an_execution_is_purged_only_when_what_it_published_has_reached_its_stream(backend: MemoryBackend) -> None:
+    rt = runtime()
+    run(deliver.start(rt, "light", "l", None), backend)
+    run(control.terminate(rt, "l"), backend)
+    run(control.purge(rt, "l"), backend)
+    assert published(backend)[0]["version"] == 1 and items_of(backend, "l") == []
+
+
+def test_in_virtual_time_what_is_published_arrives_and_nothing_goes_in_a_circle() -> None:
+    from casework.testing import VirtualApp
+
+    with VirtualApp([Machine.from_yaml(LIGHT)], publish={"light": Publish("lights")}) as app:
+        app.start("light", id="l")
+        app.advance("1h")
+        with pytest.raises(casework.WaitTimeout):
+            app.wait("l")
+        assert len(published(app.backend)) == 1
 
 
 def test_publishing_a_machine_that_is_not_here_or_to_no_stream_is_refused() -> None:

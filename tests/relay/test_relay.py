@@ -180,6 +180,11 @@ def test_a_token_ends_and_its_secret_is_stored_nowhere() -> None:
     assert run(verify_token(token), backend) is None
 
 
+def test_the_id_of_a_token_is_letters_and_digits_so_that_a_command_can_name_it() -> None:
+    backend = fresh_backend()
+    assert all(run(create_token([read_grant("*=read")]), backend)[1].id.isalnum() for _ in range(300))
+
+
 @pytest.mark.parametrize("text", ["", "s", "s=", "s=write", "=read", "s=read,,write", "a/b=read", "é=read"])
 def test_a_grant_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Misuse, match="is not a grant"):

@@ -146,7 +146,7 @@ def revoke(
     """Revoke a token; a relay refuses it within five seconds.
 
     \b
-    casework token revoke 3kHd0Y2-
+    casework token revoke 3kHd0Y2w
     """
     from casework.backends.drive import run
     from casework.streams.tokens import revoke_token

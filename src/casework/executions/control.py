@@ -15,6 +15,7 @@ from casework.executions.advance import RACES, commit
 from casework.executions.change import Change
 from casework.executions.deliver import Execution, handle, read_state, view
 from casework.executions.mailbox import MAIL_BEGIN, MAIL_END, Mail
+from casework.executions.publish import deliver
 from casework.executions.runtime import Parked, Runtime, machine_of, store_definition
 from casework.executions.spill import drain
 from casework.executions.state import STATE, Data, State, decode_data, decode_timers
@@ -24,6 +25,7 @@ from casework.kernel.items import Check, Delete, Item, Key, Put, Update
 from casework.kernel.programs import Program, call, get, now, query, query_all, sleep, token, transact, write
 from casework.kernel.schema import EXECUTIONS, bucket_of
 from casework.statechart import Machine, rearm
+from casework.streams.log import Log
 
 CANCEL_EVENT = "cancel"
 """The event by which ``cancel`` asks a machine to end by itself; a machine that does not know it is terminated."""
@@ -288,7 +290,7 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         id: the execution.
         force: purge one that has not ended, too; its children and its parent are not told.
 
-    Raises NoSuchExecution; Misuse when it has not ended.
+    Raises NoSuchExecution; Misuse when it has not ended; Contention when what it published cannot be delivered now.
     """
 
     def attempt(state: State) -> Program[State | None]:
@@ -302,6 +304,11 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         return (yield from _move_status(rt, state, "purging", resume_status=""))
 
     state = yield from _with_state(attempt, id)
+    while (yield from deliver(Log(), rt, [id])):
+        pass  # what it published is still to reach its stream
+    left = yield from query(EXECUTIONS, id, low="o/", high="o0", limit=1)
+    if left.items and not force:
+        raise Contention(f"what execution {id!r} published could not be delivered yet; purge it again later")
     deleted = 0
     while True:
         page = yield from query(EXECUTIONS, id, limit=91)

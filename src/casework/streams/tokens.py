@@ -25,7 +25,7 @@ TOKENS = "token"
 
 RIGHTS = ("read", "append", "admin")
 
-_TOKEN = re.compile(r"cw_([A-Za-z0-9-]{8})_([A-Za-z0-9_-]{44})\Z")
+_TOKEN = re.compile(r"cw_([A-Za-z0-9]{8})_([A-Za-z0-9_-]{44})\Z")
 _PATTERN = re.compile(r"[A-Za-z0-9*?][A-Za-z0-9._:~+*?-]{0,199}\Z")
 
 
@@ -83,7 +83,8 @@ def create_token(
     if ttl_s is not None and not 0 < ttl_s < 1e10:
         raise Misuse(f"ttl_s is {ttl_s!r}; it must be above 0")
     first, second, third = (yield from token()), (yield from token()), (yield from token())
-    id, secret = first.replace("_", "-")[:8], second + third
+    # Letters and digits only: an id that begins with a hyphen would be an option on the command line.
+    id, secret = first.replace("_", "a").replace("-", "b")[:8], second + third
     moment = yield from now()
     expires_at_s = 0 if ttl_s is None else int(moment.middle_us / 1e6 + ttl_s)
     info = TokenInfo(

@@ -19,6 +19,7 @@ from casework.backends.surroundings import VirtualClock
 from casework.errors import CaseworkError, Misuse, WaitTimeout
 from casework.executions.advance import advance
 from casework.executions.deliver import Execution
+from casework.executions.publish import deliver
 from casework.executions.run_task import TaskContext, TaskRunner, find_function, keyword_arguments, settle_outcome
 from casework.executions.runtime import Codec, Parked
 from casework.executions.task_items import Task
@@ -159,7 +160,7 @@ class VirtualApp(App):
         chosen = []
         for item in items:
             id, sort = str(item["id"]), str(item["sort"])
-            what = f"{id} {sort}" if sort.startswith("w/") else id
+            what = f"{id} {sort}" if sort.startswith("w/") else f"{id} o/" if sort.startswith("o/") else id
             if what not in seen:
                 seen.add(what)
                 chosen.append(item)
@@ -173,6 +174,8 @@ class VirtualApp(App):
         id, sort = str(item["id"]), str(item["sort"])
         if sort.startswith("w/"):
             return self._run_task(Key(EXECUTIONS, id, sort))
+        if sort.startswith("o/"):
+            return run(deliver(self.core.writer.log, self.core.rt, [id]), self.backend) > 0
         done = run(advance(self.core.rt, id), self.backend)
         if done.parked:
             raise CaseworkError(f"execution {id!r} cannot be advanced: {done.parked}")

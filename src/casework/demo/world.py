@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from casework.demo.ledger import EFFECT, Entry
 from casework.demo.machine import dice
 from casework.demo.orders import Order
+from casework.surfaces.once import once
 
 if TYPE_CHECKING:
     from casework.app.sync import App
@@ -108,9 +109,17 @@ class World:
             self._in(pause_s, functools.partial(self._cancel, order))
 
     def _webhook(self, order: Order) -> None:
-        """The bank says that the customer confirmed; a repeat has the same event id."""
-        data = {"bank_reference": f"b-{order.id}"}
-        self.app.send(order.id, "PaymentApproved", data, event_id=f"b-{order.id}")
+        """The bank says that the customer confirmed; a repeat has the same delivery id and gets the first answer.
+
+        The key, the event and the answer are one transaction: there is no moment at which only some of them are stored.
+        """
+        delivery = f"b-{order.id}"
+        data = {"bank_reference": delivery}
+        with once(self.app, delivery, name="bank webhook", payload=data) as claim:
+            if claim.is_mine:
+                with self.app.transaction() as tx:
+                    tx.send(order.id, "PaymentApproved", data, event_id=delivery)
+                    tx.finish({"accepted": order.id})
         times = self.sent_at_us.setdefault(order.id, [])
         self.repeats += bool(times)
         self.webhooks += 1

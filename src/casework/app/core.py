@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import ConditionFailed, Misuse, OutcomeUnknown
+from casework.errors import ConditionFailed, MissingTable, Misuse, OutcomeUnknown
 from casework.executions.runtime import Codec, Options, Runtime
 from casework.executions.state import State
 from casework.executions.worker import Bell
-from casework.kernel.conditions import absent
-from casework.kernel.items import Put
+from casework.kernel.conditions import absent, present
+from casework.kernel.items import Put, Update
 from casework.kernel.programs import Program, get, now, write
-from casework.kernel.schema import FORMAT, REGISTRY, check_format
+from casework.kernel.schema import FORMAT, REGISTRY, TABLES, check_format
 from casework.statechart import Machine
 from casework.streams.log import Log, StreamOptions
 from casework.streams.writer import Writer
@@ -79,30 +79,36 @@ SETTINGS = REGISTRY.key("settings", "store")
 
 
 def read_settings(core: Core) -> Program[bool]:
-    """Take over the store's own settings; False when it has none yet. Raises MissingTable when it has no tables."""
+    """Take over the store's own settings; False when it has none yet.
+
+    Raises MissingTable when it has no tables, or was made by an earlier casework that had fewer of them.
+    """
     item = yield from get(SETTINGS)
     if item is None:
         return False
     check_format(item, "the store")
-    _use(core, item)
+    core.rt.options = msgspec.structs.replace(core.rt.options, buckets=int(item["buckets"]))
+    if int(item.get("tables", 0)) < len(TABLES):
+        raise MissingTable(
+            "the store was made by an earlier casework and lacks tables; make them with `casework dynamodb create`, "
+            "or open(..., create=True)"
+        )
     return True
 
 
 def write_settings(core: Core) -> Program[None]:
-    """Give a new store its settings; whoever comes first decides."""
+    """Give a new store its settings, whoever comes first decides; tell an older one of its new tables."""
     moment = yield from now()
     item: dict[str, Any] = {
         "kind": "settings",
         "name": "store",
         "format": FORMAT,
         "buckets": core.rt.options.buckets,
+        "tables": len(TABLES),
         "created_at_us": moment.middle_us,
     }
     try:
         yield from write(Put(REGISTRY, item, absent()))
     except (ConditionFailed, OutcomeUnknown):
+        yield from write(Update(SETTINGS, {"tables": len(TABLES)}, when=present()))
         yield from read_settings(core)
-
-
-def _use(core: Core, item: Any) -> None:
-    core.rt.options = msgspec.structs.replace(core.rt.options, buckets=int(item["buckets"]))

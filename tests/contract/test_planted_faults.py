@@ -116,13 +116,13 @@ def a_cut_page_is_taken_for_the_end(patch: Patch) -> None:
 
 
 def an_index_keeps_items_that_left_it(patch: Patch) -> None:
-    move = memory._StoredTable._move
+    move = memory.StoredTable._move
 
     def kept(self: Any, index: Any, key: Any, before: Any, after: Any) -> None:
         if memory._index_place(index, key, after) is not None:
             move(self, index, key, before, after)
 
-    patch.setattr(memory._StoredTable, "_move", kept)
+    patch.setattr(memory.StoredTable, "_move", kept)
 
 
 def an_index_hands_out_whole_items(patch: Patch) -> None:

@@ -222,7 +222,9 @@ def test_the_template_describes_the_tables_that_create_makes() -> None:
     template = cloudformation("shop")
     assert json.loads(json.dumps(template)) == template
     tables = {name: one["Properties"] for name, one in template["Resources"].items()}
-    assert set(tables) == {"ExecutionsTable", "MachinesTable", "RegistryTable"}
+    assert set(tables) == {
+        "ExecutionsTable", "MachinesTable", "IdempotencyTable", "StreamsTable", "StreamClaimsTable", "RegistryTable",
+    }  # fmt: skip
     for table in TABLES:
         properties = tables[table.name.capitalize() + "Table"]
         assert properties["TableName"] == {"Fn::Sub": f"${{Prefix}}_{table.name}"}

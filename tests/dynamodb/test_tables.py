@@ -226,7 +226,7 @@ def test_the_template_describes_the_tables_that_create_makes() -> None:
         "ExecutionsTable", "MachinesTable", "IdempotencyTable", "StreamsTable", "StreamClaimsTable", "RegistryTable",
     }  # fmt: skip
     for table in TABLES:
-        properties = tables[table.name.capitalize() + "Table"]
+        properties = tables[table.name.title().replace("_", "") + "Table"]
         assert properties["TableName"] == {"Fn::Sub": f"${{Prefix}}_{table.name}"}
         made = describe("shop", table)
         assert all(properties[name] == value for name, value in made.items() if name != "TableName")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import casework
 from casework.app.aio import AsyncApp
 from casework.app.core import Core
 from casework.app.sync import make_options, prepare
@@ -770,3 +771,20 @@ def test_every_operation_is_on_both_faces_with_one_signature() -> None:
         mine, theirs = inspect.signature(getattr(App, name)), inspect.signature(getattr(AsyncApp, name))
         assert [*mine.parameters][1:] == [*theirs.parameters][1:], name
     assert run is not None
+
+
+@pytest.mark.parametrize("machines", ["order.yaml", ["order.yaml"], [None], casework, {"a": 1}])
+def test_what_is_no_list_of_machines_is_misuse(machines: Any) -> None:
+    with pytest.raises(casework.Misuse, match="machine"):
+        casework.open("memory:", machines=machines)
+
+
+def test_what_is_no_store_is_misuse() -> None:
+    with pytest.raises(casework.Misuse, match="is no store"):
+        casework.open(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"poll_s": -1}, {"poll_s": "x"}, {"concurrency": 0}, {"lease_s": float("nan")}])
+def test_a_worker_option_out_of_bounds_is_misuse_before_anything_starts(wrong: dict[str, Any]) -> None:
+    with casework.open("memory:") as app, pytest.raises(casework.Misuse, match=next(iter(wrong))):
+        app.worker(**wrong)

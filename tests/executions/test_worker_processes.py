@@ -107,3 +107,31 @@ def test_a_worker_in_this_process_survives_a_fork_of_it(tmp_path: Path, ledger: 
         with app.worker(poll_s=0.02):
             assert app.wait("before", timeout_s=30).output == 1
             assert app.wait("in-child", timeout_s=30).output == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_task_that_calls_sys_exit_fails_its_attempt_and_its_worker_goes_on(is_async: bool) -> None:
+    machine = casework.Machine.from_dict(
+        {
+            "id": "m",
+            "initial": "a",
+            "states": {
+                "a": {"invoke": {"src": "leave", "retry": {"max_attempts": 1}, "onDone": "b", "onError": "c"}},
+                "b": {"type": "final"},
+                "c": {"type": "final", "output": {"expr": "event.message"}},
+            },
+        }
+    )
+
+    def leave(task: casework.TaskContext) -> None:
+        sys.exit(3)
+
+    async def leave_async(task: casework.TaskContext) -> None:
+        sys.exit(3)
+
+    machine.task(name="leave")(leave_async if is_async else leave)
+    with casework.open("memory:", machines=[machine]) as app, app.worker(poll_s=0.02):
+        app.start("m", id="x")
+        assert app.wait("x", timeout_s=30).output == "the task called sys.exit(3)"
+        app.start("m", id="y")
+        assert app.wait("y", timeout_s=30).status == "done"

@@ -48,7 +48,14 @@ class Core:
         self._lock = threading.Lock()
 
     @staticmethod
-    def _check(machines: Sequence[Machine]) -> None:
+    def _check(machines: Any) -> None:
+        if not isinstance(machines, Sequence) or isinstance(machines, str):
+            raise Misuse(f"machines is {machines!r:.80}; give a list: machines=[order]")
+        for machine in machines:
+            if not isinstance(machine, Machine):
+                raise Misuse(
+                    f"machines holds {machine!r:.80}, which is no machine; load it first: casework.Machine.load(path)"
+                )
         names = [machine.name for machine in machines]
         for name in names:
             if names.count(name) > 1:

@@ -43,7 +43,7 @@ def send(
         id: the execution.
         event: the event's type; one that its machine knows.
         data: the payload, JSON; None is an empty mapping.
-        event_id: your own id of the event. It takes effect once, however often it is sent, within the dedupe window
+        event_id: your own id of the event. Sent again, it has no second effect within the dedupe window
             (the execution's last 32 ids, or ``dedupe_window_s`` of ``open``).
         priority: 0 to 4; events of a higher one are looked at before those of other executions.
 

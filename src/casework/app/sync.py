@@ -112,9 +112,17 @@ def worker_options(core: Core, options: dict[str, Any]) -> WorkerOptions:
             f".guard: {'; '.join(missing)}"
         )
     try:
-        return WorkerOptions(**options)
+        made = WorkerOptions(**options)
     except TypeError as error:
         raise Misuse(f"worker options: {error}; known: {', '.join(WorkerOptions.__struct_fields__)}") from None
+    for name, least in _LEAST.items():
+        value = getattr(made, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 1e9:
+            raise Misuse(f"worker options: {name} is {value!r:.80}; it must be a number, at least {least}")
+    return made
+
+
+_LEAST = {"poll_s": 0.001, "concurrency": 1, "group": 1, "drain_s": 0, "lease_s": 0.1, "heartbeat_s": 0.05}
 
 
 class WorkerThread:
@@ -172,7 +180,8 @@ def open_app(
     owns = store is None or isinstance(store, str)
     url = store_url(store) if store is None or isinstance(store, str) else None
     backend = open_backend(url) if url is not None else store
-    assert isinstance(backend, Backend)
+    if not isinstance(backend, Backend):
+        raise Misuse(f"{store!r:.80} is no store; give a URL such as sqlite:///shop.db, or a backend")
     if create is None:
         create = url is not None and is_embedded(url)
     try:

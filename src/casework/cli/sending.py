@@ -73,7 +73,10 @@ def send(
     ] = None,
     event_id: Annotated[
         str | None,
-        typer.Option("--event-id", help="Your id of the event: it takes effect once, however often it is sent."),
+        typer.Option(
+            "--event-id",
+            help="Your id of the event: a repeat has no effect while it is among the last 32 taken.",
+        ),
     ] = None,
     priority: Annotated[int, typer.Option(help="0 to 4; higher ones go before those of other executions.")] = 0,
     store: Store = None,

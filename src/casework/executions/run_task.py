@@ -132,7 +132,7 @@ def run_task(runner: TaskRunner) -> Program[None]:
     except (Parked, CorruptItem) as reason:
         yield from park_task(task, str(reason))
         return
-    handle = yield from spawn(call_blocking(function, runner.context, **kwargs), f"function {task.src}")
+    handle = yield from spawn(call_blocking(contained(function), runner.context, **kwargs), f"function {task.src}")
     failure = yield from _watch(runner, handle)
     if failure is not None:
         handle.cancel()
@@ -140,6 +140,27 @@ def run_task(runner: TaskRunner) -> Program[None]:
         return
     if handle.outcome is not None:
         yield from settle_outcome(runner, handle.outcome)
+
+
+def contained(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with ``SystemExit`` as a failed attempt: a task that calls ``sys.exit`` must not end its worker."""
+    if inspect.iscoroutinefunction(function):
+
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await function(*args, **kwargs)
+            except SystemExit as left:
+                raise RuntimeError(f"the task called sys.exit({left.code!r})") from left
+
+        return coroutine
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except SystemExit as left:
+            raise RuntimeError(f"the task called sys.exit({left.code!r})") from left
+
+    return plain
 
 
 def settle_outcome(runner: TaskRunner, outcome: Outcome[Any]) -> Program[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,12 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     shown = [block for block in examples.blocks(page.read_text("utf-8")) if block.run]
     expected = sum(block.title is not None or block.language in {"python", "console"} for block in shown)
-    assert examples.run(page, tmp_path) == expected
+    try:
+        assert examples.run(page, tmp_path) == expected
+    finally:  # pages call their modules by the same names, and each must find its own
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(f"{tmp_path}{os.sep}"):
+                del sys.modules[name]
 
 
 @pytest.fixture

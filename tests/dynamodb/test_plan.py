@@ -256,9 +256,10 @@ def test_refusals_stand_by_position_with_their_items() -> None:
 def test_one_item_with_our_nonce_shows_that_the_whole_transaction_was_applied() -> None:
     ours = wire("token-0", id="a", n=1)
     play = Play(MIXED)
-    play.run(
+    answer = play.run(
         [fault("lost"), cancelled("ConditionalCheckFailed", "None", "ConditionalCheckFailed", "None", items={0: ours})]
     )
+    assert answer is None, "applied, and not refused"
 
 
 @pytest.mark.parametrize("doubt", ["lost", "in_progress"])

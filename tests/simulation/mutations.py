@@ -1,13 +1,10 @@
-"""Planted faults: our own programs with one guard taken out, and what each of them breaks.
-
-Each is a context manager that patches a module while it is open. ``FAULTS`` names the scenario that must notice it.
-"""
+"""Planted faults in executions: our own programs with one guard taken out, and the scenario that must notice it."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import msgspec
@@ -17,27 +14,11 @@ from casework.executions import advance, change, deliver, joins, mailbox, spill,
 from casework.executions.change import Change
 from casework.executions.mailbox import Mail
 from casework.executions.state import State
-from casework.kernel.conditions import absent, any_of, present
 from casework.kernel.items import Delete, Put
 from casework.kernel.programs import transact
 from casework.simulation.scenarios import executions as scenarios
 from casework.statechart import snapshot as chart
-
-ALWAYS = any_of(absent(), present())
-
-
-class Fault(NamedTuple):
-    """A planted fault and the scenario that must find it."""
-
-    name: str
-    scenario: Any
-    plant: Callable[[], contextlib.AbstractContextManager[Any]]
-    promise: str
-
-
-def patched(target: Any, name: str, value: Any) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    return lambda: mock.patch.object(target, name, value)
-
+from tests.simulation.planting import ALWAYS, Fault, patched, together
 
 # --- the state's version ------------------------------------------------------------------------------------
 
@@ -267,70 +248,41 @@ def _unconditional_claim(task: Any) -> Any:
 
 
 FAULTS = (
-    Fault(
-        "state stored without asking for its version", scenarios.Mailbox, patched(State, "unchanged", _anything), "P3"
-    ),
-    Fault("a newer state is overwritten", scenarios.Mailbox, patched(State, "unchanged", _version_at_most), "P3"),
-    Fault(
-        "messages removed after the state was stored",
-        scenarios.Chain,
-        lambda: _commit_patched(_consumed_after),
-        "P2",
-    ),
-    Fault("messages sent after the state was stored", scenarios.Chain, lambda: _commit_patched(_sent_after), "P1"),
-    Fault(
-        "an unknown outcome is taken for a success", scenarios.Chain, lambda: _commit_patched(_give_up_on_doubt), "P9"
-    ),
+    Fault("state stored without asking for its version", scenarios.Mailbox, patched(State, "unchanged", _anything)),
+    Fault("a newer state is overwritten", scenarios.Mailbox, patched(State, "unchanged", _version_at_most)),
+    Fault("messages removed after the state was stored", scenarios.Chain, lambda: _commit_patched(_consumed_after)),
+    Fault("messages sent after the state was stored", scenarios.Chain, lambda: _commit_patched(_sent_after)),
+    Fault("an unknown outcome is taken for a success", scenarios.Chain, lambda: _commit_patched(_give_up_on_doubt)),
     Fault(
         "consumed messages are not removed",
         scenarios.Chain,
         lambda: mock.patch.object(Change, "finish", _without_presence(Change.finish)),
-        "P2",
     ),
-    Fault("event ids are not remembered", scenarios.Mailbox, patched(change, "is_recent", _dedupe_read), "P2"),
+    Fault("event ids are not remembered", scenarios.Mailbox, patched(change, "is_recent", _dedupe_read)),
     Fault(
-        "no check of the last commit's messages",
-        scenarios.Chain,
-        patched(Change, "_checks", lambda self, taken: []),
-        "P4",
+        "no check of the last commit's messages", scenarios.Chain, patched(Change, "_checks", lambda self, taken: [])
     ),
-    Fault("message keys do not ascend", scenarios.Chain, patched(change, "mail_sort", _own_clock), "P4"),
-    Fault("a claim without a condition", scenarios.Tasks, patched(tasks, "_unclaimed", _unconditional_claim), "P6"),
-    Fault("results of any stay count", scenarios.Tasks, patched(Change, "_take_result", _result_of_any_stay), "P7"),
+    Fault("message keys do not ascend", scenarios.Chain, patched(change, "mail_sort", _own_clock)),
+    Fault("a claim without a condition", scenarios.Tasks, patched(tasks, "_unclaimed", _unconditional_claim)),
+    Fault("results of any stay count", scenarios.Tasks, patched(Change, "_take_result", _result_of_any_stay)),
     Fault(
         "timers of a state that was left stay armed",
         scenarios.Timers,
-        lambda: _both(mock.patch.dict(change._APPLY, {chart.CancelTimer: _never_disarms}), _any_stay()),
-        "P7",
+        lambda: together(mock.patch.dict(change._APPLY, {chart.CancelTimer: _never_disarms}), _any_stay()),
     ),
-    Fault("a timer does not wake anybody", scenarios.Timers, patched(State, "wakes_at", _timer_without_wake), "P7"),
-    Fault(
-        "a join counts reports, not children", scenarios.Children, patched(joins, "count", _report_counted_twice), "P7"
-    ),
-    Fault("reports of any stay count", scenarios.Children, patched(Change, "_take_report", _report_of_any_stay), "P7"),
+    Fault("a timer does not wake anybody", scenarios.Timers, patched(State, "wakes_at", _timer_without_wake)),
+    Fault("a join counts reports, not children", scenarios.Children, patched(joins, "count", _report_counted_twice)),
+    Fault("reports of any stay count", scenarios.Children, patched(Change, "_take_report", _report_of_any_stay)),
     Fault(
         "some children tell nobody of their end",
         scenarios.Children,
         lambda: mock.patch.object(Change, "end", _no_report(Change.end)),
-        "P7",
     ),
-    Fault(
-        "a drain does not ask who else drains", scenarios.Spill, patched(spill, "_perform", _unconditional_drain), "P1"
-    ),
-    Fault("a spill wakes nobody", scenarios.Spill, patched(State, "wakes_at", _spill_without_wake), "P1"),
-    Fault("what does not fit is cut", scenarios.Spill, patched(advance, "spill_writes", _forgets_the_rest), "P1"),
-    Fault(
-        "a suspended mailbox is emptied", scenarios.Control, patched(advance, "_set_aside", _suspended_forgets), "P10"
-    ),
+    Fault("a drain does not ask who else drains", scenarios.Spill, patched(spill, "_perform", _unconditional_drain)),
+    Fault("a spill wakes nobody", scenarios.Spill, patched(State, "wakes_at", _spill_without_wake)),
+    Fault("what does not fit is cut", scenarios.Spill, patched(advance, "spill_writes", _forgets_the_rest)),
+    Fault("a suspended mailbox is emptied", scenarios.Control, patched(advance, "_set_aside", _suspended_forgets)),
 )
-
-
-@contextlib.contextmanager
-def _both(*managers: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for manager in managers:
-            stack.enter_context(manager)
-        yield
 
 
 def _any_stay() -> contextlib.AbstractContextManager[Any]:

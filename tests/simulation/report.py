@@ -14,8 +14,9 @@ from typing import Any
 
 from casework.simulation.runner import explore
 from tests.simulation.classics import MISTAKES
-from tests.simulation.mutations import FAULTS
-from tests.simulation.test_planted_faults import SEEDS_MAX, Impatient
+from tests.simulation.test_planted_faults import FAULTS, SEEDS_MAX, Impatient
+
+WIDTH = max(len(fault.scenario.name) for fault in FAULTS)
 
 
 def seeds_to_find(scenario: Any) -> int | None:
@@ -30,7 +31,7 @@ def main() -> int:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
     missed = 0
     out = sys.stdout.write
-    out(f"{'median':>7} {'most':>6}  scenario   fault\n")
+    out(f"{'median':>7} {'most':>6}  {'scenario':{WIDTH}} fault\n")
     for fault in FAULTS:
         with fault.plant():
             missed += line(fault.scenario.name, fault.name, [seeds_to_find(fault.scenario) for _ in range(rounds)])
@@ -44,7 +45,7 @@ def line(scenario: str, name: str, found: list[int | None]) -> int:
     counts = [SEEDS_MAX if runs is None else runs for runs in found]
     missed = found.count(None)
     note = f"  (not found in {missed} of {len(found)} rounds)" if missed else ""
-    sys.stdout.write(f"{statistics.median(counts):7.0f} {max(counts):6}  {scenario:10} {name}{note}\n")
+    sys.stdout.write(f"{statistics.median(counts):7.0f} {max(counts):6}  {scenario:{WIDTH}} {name}{note}\n")
     sys.stdout.flush()
     return missed
 

@@ -1,0 +1,62 @@
+"""Planted faults in idempotency: our own programs with one guard taken out, and the scenario that must notice it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from casework.idempotency import guarding, lifecycle, record
+from casework.kernel.conditions import AllOf, Equals
+from casework.simulation.scenarios.idempotency import OneKey, OneKeyPaused, OneKeyReleased
+from tests.simulation.planting import ALWAYS, Fault, patched
+
+
+def _by_the_upper_bound(shared: Any, rec: Any, moment: Any, asked_us: int) -> bool:
+    if rec.state == record.CLAIMED:
+        return bool(moment.latest_us >= rec.lease_until_us)
+    return bool(rec.state == record.RELEASED)
+
+
+def _by_the_middle(shared: Any, rec: Any, moment: Any, asked_us: int) -> bool:
+    if rec.state == record.CLAIMED:
+        return bool(moment.middle_us >= rec.lease_until_us)
+    return bool(rec.state == record.RELEASED)
+
+
+def _any_token(token: str) -> Any:
+    return ALWAYS
+
+
+def _any_token_while_claimed(token: str) -> Any:
+    return Equals("state", "claimed")
+
+
+def _whatever_its_renewals(rec: Any) -> Any:
+    return AllOf((Equals("token", rec.token), Equals("state", rec.state)))
+
+
+def _whatever_it_is(rec: Any) -> Any:
+    return ALWAYS
+
+
+def _any_payload(*_: Any) -> None:
+    """A payload is not compared."""
+
+
+FAULTS = (
+    Fault(
+        "a lease is taken over by the upper bound of the clock",
+        OneKey,
+        patched(lifecycle, "has_lapsed", _by_the_upper_bound),
+    ),
+    Fault("a lease is taken over by the middle of the clock", OneKey, patched(lifecycle, "has_lapsed", _by_the_middle)),
+    Fault("a lease seen for a part of its length is taken over", OneKey, patched(lifecycle, "STEADY_DRIFT", 0.3)),
+    Fault("a completion is not fenced", OneKey, patched(record, "held", _any_token)),
+    Fault("a completion looks at the state only", OneKeyPaused, patched(record, "held", _any_token_while_claimed)),
+    Fault(
+        "a takeover names the token, not the renewal",
+        OneKeyPaused,
+        patched(record, "unchanged", _whatever_its_renewals),
+    ),
+    Fault("a takeover names nothing", OneKeyReleased, patched(record, "unchanged", _whatever_it_is)),
+    Fault("the payload is not compared", OneKey, patched(guarding, "_check_payload", _any_payload)),
+)

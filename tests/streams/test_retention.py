@@ -8,7 +8,7 @@ import pytest
 
 from casework.backends.drive import run
 from casework.errors import CursorAhead, CursorTooOld, Misuse, StreamDamaged
-from casework.kernel.effects import Transact
+from casework.kernel.effects import Sleep, Transact
 from casework.kernel.items import Delete, Update
 from casework.kernel.programs import get, query_all
 from casework.kernel.schema import STREAM_CLAIMS, STREAMS
@@ -116,6 +116,21 @@ def test_an_older_snapshot_does_not_replace_a_newer_one() -> None:
     slow.finish()
     found = run(get_snapshot(log(), "s"), backend)
     assert found is not None and (found.seq, found.data) == (2, b"new")
+
+
+def test_a_snapshot_that_the_head_names_already_is_waited_for_and_the_older_one_is_not_handed_out() -> None:
+    backend = fresh_backend()
+    put(backend, "a", "b")
+    run(put_snapshot(log(), "s", 1, b"old"), backend)
+    newer = Stepped(put_snapshot(log(), "s", 2, b"new"), backend).until(Transact)
+    head_write, chunk_write = newer.effect.writes  # type: ignore[union-attr]
+    backend.tables.apply(head_write)  # a transaction's items may become visible one by one
+    reading = Stepped(get_snapshot(log(), "s"), backend).until(Sleep)
+    assert not reading.done
+    backend.tables.apply(chunk_write)
+    while not reading.done:
+        reading.step()
+    assert (reading.result.seq, reading.result.data) == (2, b"new")
 
 
 @pytest.mark.parametrize("seq", [0, 2, -1, "1"])

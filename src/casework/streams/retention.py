@@ -8,13 +8,14 @@ told so, with the snapshot to go on from.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from casework.errors import ConditionFailed, Contention, CorruptItem, Misuse, OutcomeUnknown
 from casework.kernel.conditions import absent, all_of, any_of, equals, less_than, present
-from casework.kernel.items import AnyWrite, Delete, Put, Update
+from casework.kernel.items import AnyWrite, Delete, Item, Put, Update
 from casework.kernel.programs import Program, now, query, query_all, sleep, token, transact, write
 from casework.kernel.retry import DEFAULT_RETRY
 from casework.kernel.schema import FORMAT, REGISTRY, STREAMS, check_format
@@ -186,23 +187,31 @@ def _chunk_item(stream: str, number: int, of: int, seq: int, chunk: bytes) -> di
 
 
 def get_snapshot(log: Log, stream: str) -> Program[Snapshot | None]:
-    """The newest snapshot, or None."""
-    check_stream(stream)
+    """The newest snapshot, or None.
+
+    The head is read first: a snapshot that it names can become visible later, and an older one may be truncated already.
+    """
     for attempt in range(1, 11):
+        head = yield from read_head(log, stream)
         items = yield from query_all(STREAMS, stream, low=-100, high=-1)
-        if not items:
+        if not items and not head.snapshot_seq:
             return None
         items.reverse()  # chunk 1 stands at -1
         for item in items:
             check_format(item, f"a snapshot of stream {stream!r}")
-        first = items[0]
-        fits = len(items) == first["chunks"] and all(item["snapshot_seq"] == first["snapshot_seq"] for item in items)
-        if fits:
+        if items and _is_whole(items, head.snapshot_seq):
             body = b"".join(item["body"] for item in items if isinstance(item["body"], bytes))
-            return Snapshot(int(first["snapshot_seq"]), zlib.decompress(body))
+            return Snapshot(int(items[0]["snapshot_seq"]), zlib.decompress(body))
         dice = yield from token()
         yield from sleep(DEFAULT_RETRY.pause_s(attempt, dice))  # another one is becoming visible
     raise CorruptItem(f"the snapshot of stream {stream!r} has chunks that do not belong together; store a new one")
+
+
+def _is_whole(chunks: Sequence[Item], least_seq: int) -> bool:
+    """Whether these are all chunks of one snapshot, and it is no older than the head says."""
+    first = chunks[0]
+    is_one = len(chunks) == first["chunks"] and all(item["snapshot_seq"] == first["snapshot_seq"] for item in chunks)
+    return is_one and int(first["snapshot_seq"]) >= least_seq
 
 
 # --- repair -----------------------------------------------------------------------------------------------------------

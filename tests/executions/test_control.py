@@ -145,6 +145,21 @@ def test_a_suspended_execution_at_the_head_of_the_index_blocks_nobody(casework_a
     assert backend.execute(Query(EXECUTIONS, "timer/0", "pending")).items == []
 
 
+def test_a_message_behind_many_that_were_set_aside_leaves_the_index_too() -> None:
+    app, backend = watched_app(job(), buckets=1, batch_max=1)
+    app.start("job", id="a")
+    for _ in range(3):
+        app.send("a", "add")
+    app.suspend("a")
+    app.send("a", "add")
+    assert len(backend.execute(Query(EXECUTIONS, "work/0", "pending")).items) == 1
+    run(sweep(Worker(app.core.rt)), backend)
+    assert backend.execute(Query(EXECUTIONS, "work/0", "pending")).items == []
+    app.resume("a")
+    work(app, "a")
+    assert app.get("a").context == {"n": 4}
+
+
 def test_timers_that_came_due_meanwhile_fire_when_it_goes_on(casework_app: Maker) -> None:
     app = casework_app(job())
     app.start("job", id="j")

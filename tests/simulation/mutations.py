@@ -202,7 +202,7 @@ _spill_writes = spill.spill_writes
 # --- control, index -----------------------------------------------------------------------------------------
 
 
-def _suspended_forgets(state: Any, items: Any) -> Any:
+def _suspended_forgets(state: Any, items: Any, has_next: bool) -> Any:
     """Messages of a suspended execution are thrown away."""
     writes = [Delete(advance.EXECUTIONS.key_of(item)) for item in items]
     if writes:

@@ -21,7 +21,7 @@ from casework.errors import (
     OutcomeUnknown,
 )
 from casework.executions.change import Change, id_hash, is_recent
-from casework.executions.mailbox import MAIL_END, Mail, Message, dead_letter, message_of
+from casework.executions.mailbox import MAIL_BEGIN, MAIL_END, Mail, Message, dead_letter, message_of
 from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition
 from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, State, decode_data, encode_data, state_of
@@ -29,7 +29,7 @@ from casework.kernel.conditions import Condition, absent, equals, present
 from casework.kernel.effects import Instant, Now, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
 from casework.kernel.limits import check_write
-from casework.kernel.programs import Program, call, now, sleep, token, transact, write
+from casework.kernel.programs import Program, call, now, query, sleep, token, transact, write
 from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction
@@ -121,7 +121,7 @@ def _advance_once(
     moment: Instant = yield Now()
     messages = [message_of(item, rt) for item in items]
     if state.status in ("suspended", "purging"):
-        return (yield from _set_aside(state, items))
+        return (yield from _set_aside(state, items, has_next))
     if state.ended:
         return (yield from _bury(rt, state, messages, moment, has_next))
     machine = rt.by_hash.get(state.machine_hash)
@@ -305,15 +305,29 @@ def _is_lost(mail: Mail, state: State) -> bool:
     return mail.kind == ""
 
 
-def _set_aside(state: State, items: Sequence[Item]) -> Program[Advanced]:
+def _set_aside(state: State, items: Sequence[Item], has_next: bool) -> Program[Advanced]:
     """Take the messages of a suspended execution out of the index; resuming puts them back."""
-    writes: list[AnyWrite] = [
-        Update(EXECUTIONS.key_of(item), remove=("pending",), when=present()) for item in items if "pending" in item
-    ]
+    aside = [item for item in items if "pending" in item]
+    if has_next and not aside:
+        aside = yield from _newest_pending(state.id)
+    writes: list[AnyWrite] = [Update(EXECUTIONS.key_of(item), remove=("pending",), when=present()) for item in aside]
     if writes:
         # Were it resumed meanwhile, nobody would put them back.
         yield from transact([Check(state.key, state.unchanged()), *writes[:90]])
     return Advanced(state, has_more=len(writes) > 90)
+
+
+def _newest_pending(id: str) -> Program[list[Item]]:
+    """Messages that stand in the index behind many that were set aside before: left there, they would be found at
+    every look, and hide other executions.
+    """
+    cursor = None
+    while True:
+        page = yield from query(EXECUTIONS, id, low=MAIL_BEGIN, high=MAIL_END, limit=90, reverse=True, after=cursor)
+        found = [item for item in page.items if "pending" in item]
+        cursor = page.next
+        if found or cursor is None:
+            return found
 
 
 def _orphaned(rt: Runtime, id: str, items: Sequence[Item]) -> Program[Advanced]:

@@ -25,7 +25,6 @@ from casework.streams.log import (
     Head,
     Log,
     Segment,
-    check_stream,
     claim_key,
     head_key,
     marker_item,
@@ -189,7 +188,7 @@ def _chunk_item(stream: str, number: int, of: int, seq: int, chunk: bytes) -> di
 def get_snapshot(log: Log, stream: str) -> Program[Snapshot | None]:
     """The newest snapshot, or None.
 
-    The head is read first: a snapshot that it names can become visible later, and an older one may be truncated already.
+    The head is read first: the snapshot that it names may become visible later, when an older one is of no use.
     """
     for attempt in range(1, 11):
         head = yield from read_head(log, stream)

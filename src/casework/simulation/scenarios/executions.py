@@ -46,6 +46,8 @@ class ExecutionScenario(Scenario):
     machines: tuple[str, ...] = ()
     options = Options(buckets=1, batch_max=4)
     workers = 2
+    idle_s = 0.05
+    """A worker that found nothing to do looks again after so long."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -78,7 +80,10 @@ class ExecutionScenario(Scenario):
 
     def worker(self, process: Process) -> Generator[Effect, Any, Any]:
         """Advance whatever the index says is due, for ever."""
-        rt = self.runtime()
+        yield from self.work(self.runtime())
+
+    def work(self, rt: Runtime) -> Program[None]:
+        """The same with what a process knows."""
         while True:
             did = 0
             try:
@@ -86,7 +91,7 @@ class ExecutionScenario(Scenario):
             except StoreError:
                 pass
             if not did:
-                yield from sleep(0.05)
+                yield from sleep(self.idle_s)
 
     def look(self, rt: Runtime) -> Program[int]:
         """One look at the index; how much was done."""
@@ -136,6 +141,11 @@ class ExecutionScenario(Scenario):
             if state is not None and is_recent(state.recent_ids, id_hash(event_id)):
                 return
             yield from sleep(0.02)
+
+    def configuration(self, id: str) -> list[str]:
+        """The stored configuration of an execution."""
+        state = self.state(id)
+        return [] if state is None or not state.data else decode_data(state, state.data).snap.configuration
 
     def is_idle(self) -> bool:
         """Whether nothing waits: no client, no message, no task, no spill, no pending start, no transaction."""

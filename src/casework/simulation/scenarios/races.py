@@ -31,6 +31,9 @@ class Nameless(ExecutionScenario):
 
     name = "nameless"
     machines = (LEDGER,)
+    faults = msgspec.structs.replace(ROUGH, lost=0.2, pause_s_max=10.0)
+    options = Options(buckets=1, batch_max=1)
+    workers = 3
     senders, events = 2, 5
 
     def begin_clients(self) -> None:

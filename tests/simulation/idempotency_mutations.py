@@ -6,7 +6,13 @@ from typing import Any
 
 from casework.idempotency import guarding, lifecycle, record
 from casework.kernel.conditions import AllOf, Equals
-from casework.simulation.scenarios.idempotency import OneKey, OneKeyPaused, OneKeyReleased
+from casework.simulation.scenarios.idempotency import (
+    OneKey,
+    OneKeyCancelled,
+    OneKeyPaused,
+    OneKeyReleased,
+    OneKeySampled,
+)
 from tests.simulation.planting import ALWAYS, Fault, patched
 
 
@@ -42,6 +48,12 @@ def _any_payload(*_: Any) -> None:
     """A payload is not compared."""
 
 
+def _leaves_it(shared: Any, key: str, token: str) -> Any:
+    """Only who was not cancelled releases its claim."""
+    return False
+    yield
+
+
 FAULTS = (
     Fault(
         "a lease is taken over by the upper bound of the clock",
@@ -58,5 +70,11 @@ FAULTS = (
         patched(record, "unchanged", _whatever_its_renewals),
     ),
     Fault("a takeover names nothing", OneKeyReleased, patched(record, "unchanged", _whatever_it_is)),
+    Fault(
+        "a host without a sample believes its own clock",
+        OneKeySampled,
+        patched(lifecycle, "has_lapsed", _by_the_middle),
+    ),
+    Fault("a cancelled caller leaves its claim", OneKeyCancelled, patched(lifecycle, "release", _leaves_it)),
     Fault("the payload is not compared", OneKey, patched(guarding, "_check_payload", _any_payload)),
 )

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from casework.errors import InProgress, PayloadMismatch, StoreError
-from casework.idempotency.guarding import Claim, Policy, begin, finish, give_up, keep_alive
+from casework.idempotency.guarding import Begun, Claim, Policy, begin, finish, give_up, keep_alive
 from casework.idempotency.lifecycle import Shared
 from casework.idempotency.record import COMPLETED, RECORD
 from casework.kernel.effects import Effect
-from casework.kernel.programs import Program, sleep
+from casework.kernel.programs import Program, race, sleep, spawn
 from casework.kernel.schema import IDEMPOTENCY
 from casework.simulation.carrier import Process
-from casework.simulation.faults import ROUGH
+from casework.simulation.faults import ROUGH, Faults
 from casework.simulation.runner import Scenario
 from casework.simulation.world import World
 
@@ -30,6 +30,7 @@ class OneKey(Scenario):
     tables = (IDEMPOTENCY,)
     faults = ROUGH
     payloads = ("a", "a", "a", "b")
+    policy = POLICY
     gives_up = False
     """Whether a caller may fail and release the key."""
 
@@ -66,7 +67,7 @@ class OneKey(Scenario):
         return main
 
     def _call(self, shared: Shared, n: int, payload: str, life: int) -> Program[bool]:
-        begun = yield from begin(shared, POLICY, "call", KEY, payload, 1)
+        begun = yield from begin(shared, self.policy, "call", KEY, payload, 1)
         if begun.record is not None:
             self.handed_out.append((payload, begun.record.body))
             return True
@@ -136,4 +137,46 @@ class OneKeyPaused(OneKey):
     faults = msgspec.structs.replace(ROUGH, pause=0.05, pause_s_max=4.0)
 
 
-SCENARIOS = (OneKey, OneKeyReleased, OneKeyPaused)
+class OneKeySampled(OneKey):
+    """As before, with leases of half a second, and hosts that know the time from answers only: a fresh one does not."""
+
+    name = "idempotency: one key, sampled clocks"
+    faults = msgspec.structs.replace(
+        ROUGH, sampled_clocks=True, skew_s_max=60.0, crash=0.01, throttled_reads=0.01, partition_limits=True
+    )
+    policy = msgspec.structs.replace(POLICY, lease_s=0.5)
+
+
+class OneKeyCancelled(OneKey):
+    """Callers that are cancelled while they claim leave no claim behind: nobody has to wait for its lease to end."""
+
+    name = "idempotency: one key, cancelled"
+    faults = Faults(lost=0.05, conflict=0.3, skew_s_max=1.0, clock_error_s=0.1)
+    policy = msgspec.structs.replace(POLICY, lease_s=10.0)
+
+    def _call(self, shared: Shared, n: int, payload: str, life: int) -> Program[bool]:
+        """Some calls are cancelled when they have hardly begun; whoever is not finds the key free, or a live claim."""
+        if self.world.choices.below(2):
+            handle = yield from spawn(begin(shared, self.policy, "call", KEY, payload, 1), "cancelled")
+            for _ in range(self.world.choices.below(4)):
+                yield from race(handle, timeout_s=0.0002)
+            if handle.outcome is None:
+                handle.cancel()
+                yield from race(handle)
+                return False
+            begun: Begun = handle.outcome.result()
+            if begun.claim is None:
+                return False
+            self._took(begun.claim)
+            self.holds.clear()
+            yield from give_up(shared, begun.claim)
+            return False
+        return (yield from super()._call(shared, n, payload, life))
+
+    def _took(self, claim: Claim) -> None:
+        if claim.is_reclaimed:
+            self.stolen.append(f"{claim.token} had to wait for the end of a lease, and nobody had died")
+        super()._took(claim)
+
+
+SCENARIOS = (OneKey, OneKeyReleased, OneKeyPaused, OneKeySampled, OneKeyCancelled)

@@ -50,20 +50,20 @@ def test_a_classic_mistake_is_caught(design: Any) -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_what_is_not_mutated_survives_two_thousand_seeds(scenario: Any) -> None:
     report = explore(scenario, runs=2000, first_seed=fresh_seed())
-    assert report.failure is None, _shown(report)
+    assert report.failure is None, str(report.failure)
     assert report.runs == 2000
 
 
 @pytest.mark.parametrize("design", SOUND, ids=lambda design: design.__name__)
 def test_a_sound_classic_design_survives(design: Any) -> None:
     report = explore(design, runs=2000, first_seed=fresh_seed())
-    assert report.failure is None, _shown(report)
+    assert report.failure is None, str(report.failure)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_an_impatient_scenario_without_a_fault_ends_all_the_same(scenario: Any) -> None:
     report = found(scenario, 300)
-    assert report.failure is None, _shown(report)
+    assert report.failure is None, str(report.failure)
 
 
 @pytest.mark.soak
@@ -71,12 +71,5 @@ def test_an_impatient_scenario_without_a_fault_ends_all_the_same(scenario: Any) 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_what_is_not_mutated_survives_a_hundred_thousand_seeds(scenario: Any) -> None:
     report = explore(scenario, runs=100_000, first_seed=fresh_seed())
-    assert report.failure is None, _shown(report)
+    assert report.failure is None, str(report.failure)
     assert report.runs == 100_000
-
-
-def _shown(report: Report) -> str:
-    failure = report.failure
-    if failure is None:
-        return ""
-    return f"seed {failure.seed}, {failure.schedule}: {failure.problem}\n{failure.timeline}"

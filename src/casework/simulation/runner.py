@@ -16,6 +16,7 @@ from casework.kernel.items import Table
 from casework.simulation.choices import Choices
 from casework.simulation.faults import ROUGH, Faults
 from casework.simulation.schedules import KINDS, Explorer
+from casework.simulation.versions import casework_version
 from casework.simulation.world import ProgramFailed, World
 
 
@@ -61,6 +62,15 @@ class Run(msgspec.Struct):
     steps: int
     choices: list[int]
     timeline: str = ""
+
+    def __str__(self) -> str:
+        """For people: what did not hold, what happened, and how to run it again."""
+        if not self.problem:
+            return f"{self.scenario}: seed {self.seed}, {self.schedule} schedule, {self.steps:,} steps: everything held"
+        return (
+            f"{self.scenario}: {self.problem}\n\n{self.timeline}\n\non: {casework_version()}\n"
+            f"run it again: run_once(<{self.scenario}>, {self.seed}, schedule={self.schedule!r}, records=True)"
+        )
 
 
 class Report(msgspec.Struct):

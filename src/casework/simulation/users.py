@@ -23,6 +23,7 @@ from casework.simulation.payloads import check_events, event_spec, fill
 from casework.simulation.runner import Run, run_once, shrink
 from casework.simulation.scenarios.users import Setting, UsersCharts
 from casework.simulation.standins import stand_ins
+from casework.simulation.versions import versions
 from casework.simulation.world import World
 from casework.statechart import Machine, check_json
 
@@ -50,6 +51,8 @@ class SimulationFailure(msgspec.Struct, frozen=True):
     """What happened, in a simpler run that fails in the same way."""
     command: str
     """The call that replays it."""
+    versions: str
+    """On what: the digest of each machine's definition, casework's version, and the commit where it is a checkout."""
 
 
 class SimulationReport(msgspec.Struct, frozen=True):
@@ -88,7 +91,8 @@ class SimulationReport(msgspec.Struct, frozen=True):
         failure = self.failure
         return (
             f"{names}: run {self.runs:,} failed, seed {failure.seed}, {failure.schedule} schedule ({rate})\n\n"
-            f"{failure.timeline}\n\n{failure.problem}\n\nreplay it: {failure.command}"
+            f"{failure.timeline}\n\n{failure.problem}\n\n"
+            f"on: {failure.versions}\nreplay it: {failure.command}"
         )
 
     def check(self) -> None:
@@ -185,7 +189,8 @@ def _failure(factory: _Charts, run: Run, command: str) -> SimulationFailure:
     small = shrink(factory, run, tries=500, is_same=_is_same)
     call = f"casework.simulate(..., seed={run.seed}, runs=1)"
     replay = f"{command} --seed {run.seed} --runs 1" if command else call
-    return SimulationFailure(run.seed, run.schedule, small.problem, small.timeline, replay)
+    on = versions(factory.setting.machines)
+    return SimulationFailure(run.seed, run.schedule, small.problem, small.timeline, replay, on)
 
 
 def _is_same(problem: str, other: str) -> bool:

@@ -50,3 +50,8 @@ ROUGH = Faults(
     skew_s_max=5.0, clock_error_s=0.5, ttl=0.5,
 )  # fmt: skip
 """Everything at once; the default of ``casework simulate --crashes``."""
+
+HARSH = msgspec.structs.replace(
+    ROUGH, throttled=0.03, throttled_reads=0.03, partition_limits=True, sampled_clocks=True, skew_s_max=60.0
+)
+"""As before, with throttled reads, limits of partitions, and clocks that know the time from answers only."""

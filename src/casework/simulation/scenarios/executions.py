@@ -20,7 +20,7 @@ from casework.kernel.items import Item, Key
 from casework.kernel.programs import Program, now, query, sleep
 from casework.kernel.schema import EXECUTIONS, TABLES
 from casework.simulation.carrier import Process
-from casework.simulation.faults import ROUGH
+from casework.simulation.faults import HARSH, ROUGH
 from casework.simulation.runner import Scenario
 from casework.simulation.world import World
 from casework.statechart import Machine
@@ -522,4 +522,19 @@ class Shell(Tasks):
         yield from work(Worker(rt, WorkerOptions(poll_s=0.1, lease_s=2.0, heartbeat_s=1.0, concurrency=2, group=8)))
 
 
-ALL = (Mailbox, Chain, Tasks, Timers, Children, Spill, Control, Shell)
+class ShellHarsh(Shell):
+    """The same with throttled reads, partition limits and clocks known from answers."""
+
+    name = "shell, harsh"
+    faults = HARSH
+
+
+class ChildrenHarsh(Children):
+    """The same with throttled reads, partition limits and clocks known from answers."""
+
+    name = "children, harsh"
+    faults = HARSH
+    children = 2
+
+
+ALL = (Mailbox, Chain, Tasks, Timers, Children, ChildrenHarsh, Spill, Control, Shell, ShellHarsh)

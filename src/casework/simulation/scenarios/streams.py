@@ -15,7 +15,7 @@ from casework.kernel.items import Item, Key, Put, Table, Update
 from casework.kernel.programs import Program, get, query_all, race, sleep, spawn, write
 from casework.kernel.schema import REGISTRY, STREAM_CLAIMS, STREAMS
 from casework.simulation.carrier import Process
-from casework.simulation.faults import ROUGH
+from casework.simulation.faults import HARSH, ROUGH
 from casework.simulation.runner import Scenario
 from casework.streams.append import head_is
 from casework.streams.consumer import Consumer, ConsumerOptions, HandlerWrites, consume
@@ -310,12 +310,6 @@ class Consumers(Scenario):
         if lost := {f"{stream}{n}" for stream in self.streams for n in range(self.ops_n)} - marks:
             yield f"{sorted(lost)} were passed and never handled"
         yield from self.stolen[:1]
-
-
-HARSH = msgspec.structs.replace(
-    ROUGH, throttled=0.03, throttled_reads=0.03, partition_limits=True, sampled_clocks=True, skew_s_max=60.0
-)
-"""Reads are throttled too, partitions have their limits, and the time is known from answers only."""
 
 
 class AppendsHarsh(Appends):

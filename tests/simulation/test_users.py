@@ -269,3 +269,52 @@ def test_the_fixture_shows_the_timeline_of_a_failure(casework_simulation: Callab
     assert casework_simulation(machine(COUNTER), runs=10).ok
     with pytest.raises(AssertionError, match="charging -> expired"):
         casework_simulation(machine(LATE.replace("LATE", "expired")), invariants=[whoever_pays_gets_the_order])
+
+
+# --- the demo's charts ------------------------------------------------------------------------------------------------
+
+ORDER = {
+    "order": {"$id": "o"},
+    "customer": "c",
+    "items": {"$list": [{"$choice": ["lamp", "chair", "piano"]}, 3]},
+    "amount_cents": {"$int": [1, 9000]},
+    "confirm_within_ms": {"$choice": [200, 60_000]},
+}
+APPROVED = {"type": "PaymentApproved", "data": {}}
+
+
+def approvals_count_once(execution: casework.Execution, history: Any) -> bool:
+    if execution.machine != "order":
+        return True
+    ids = {sent.id for sent in history.sent if sent.type == "PaymentApproved"}
+    return execution.context["approvals"] <= len(ids) and len({call.key for call in history.calls("charge_card")}) <= 1
+
+
+def refunded_where_it_was_paid(execution: casework.Execution, history: Any) -> bool:
+    return not execution.is_in("cancelled") or not execution.context["paid"] or execution.context["refunded"]
+
+
+def orders(runs: int) -> SimulationReport:
+    from casework.demo.machine import machines
+
+    return simulate(
+        machines(), runs=runs, input=ORDER, events=[APPROVED, "CancelRequested"],
+        invariants=[approvals_count_once, refunded_where_it_was_paid],
+        tasks={
+            "charge_card": {"returns": {"receipt": {"$id": "r"}}, "fails": 0.3, "takes": ["5ms", "15s"]},
+            "book_courier": {"returns": {"$id": "t"}, "takes": ["5ms", "100ms", "40s"]},
+        },
+    )  # fmt: skip
+
+
+def test_the_demos_orders_survive_crashes_and_duplicates() -> None:
+    report = orders(150)
+    assert report.ok, str(report)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_the_demos_orders_survive_twenty_thousand_seeds() -> None:
+    report = orders(20_000)
+    assert report.ok, str(report)
+    assert report.runs == 20_000

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import casework
 from casework.errors import Misuse
+from casework.executions import worker as worker_shell
+from casework.executions.worker import work
 from casework.simulation.payloads import fill, known_events, read_events_file
+from casework.simulation.scenarios import users
 from casework.simulation.scenarios.watching import raised_errors
 from casework.simulation.users import SimulationReport, simulate
 from tests.simulation.mutations import FAULTS
@@ -269,6 +273,27 @@ def test_the_fixture_shows_the_timeline_of_a_failure(casework_simulation: Callab
     assert casework_simulation(machine(COUNTER), runs=10).ok
     with pytest.raises(AssertionError, match="charging -> expired"):
         casework_simulation(machine(LATE.replace("LATE", "expired")), invariants=[whoever_pays_gets_the_order])
+
+
+def test_some_runs_have_the_worker_shell_itself_and_a_fault_in_it_is_found() -> None:
+    begun: list[Any] = []
+
+    def working(worker: Any) -> Any:
+        begun.append(worker)
+        return work(worker)
+
+    with mock.patch.object(users, "work", working):
+        assert simulate(machine(TASKS), runs=40).ok
+    assert len(begun) > 0 and {worker.advanced_n > 0 for worker in begun} == {True, False}
+    assert any(worker.tasks_n for worker in begun)
+
+    def forgets_to_leave(worker: Any) -> Any:
+        yield from worker_shell.sweep(worker)
+        raise LookupError("a fault of the shell")
+
+    with mock.patch.object(users, "work", forgets_to_leave):
+        report = simulate(machine(TASKS), runs=40)
+    assert report.failure is not None and "a fault of the shell" in report.failure.problem
 
 
 # --- the demo's charts ------------------------------------------------------------------------------------------------

@@ -92,6 +92,10 @@ def _details_of(task: Task, rt: Runtime | None) -> Any:
         return None
 
 
+Perform = Callable[["TaskRunner"], Program[Any]]
+"""Makes the program that does a task's work."""
+
+
 class TaskRunner:
     """One claimed task under way.
 
@@ -100,11 +104,14 @@ class TaskRunner:
         task: the claim.
         ring: asks for a look at an execution.
         alarm: asks for a look at a time, in microseconds since the epoch.
+        perform: the program that does the task's work; None: :func:`call_function`.
     """
 
     def __init__(
-        self, rt: Runtime, task: Task, ring: Callable[[str], None], alarm: Callable[[int], None] = lambda due_us: None
-    ) -> None:
+        self, rt: Runtime, task: Task, ring: Callable[[str], None], alarm: Callable[[int], None] = lambda due_us: None,
+        perform: Perform | None = None,
+    ) -> None:  # fmt: skip
+        self.perform = perform or call_function
         self.rt = rt
         self.task = task
         self.ring = ring
@@ -123,16 +130,22 @@ def find_function(rt: Runtime, task: Task) -> Callable[..., Any]:
     return function
 
 
+def call_function(runner: TaskRunner) -> Program[Any]:
+    """The program that calls a task's function with its input. Raises Parked, CorruptItem before it begins."""
+    function = find_function(runner.rt, runner.task)
+    kwargs = keyword_arguments(runner.rt, runner.task)
+    return call_blocking(contained(function), runner.context, **kwargs)
+
+
 def run_task(runner: TaskRunner) -> Program[None]:
     """Run the function of a claimed task, keep its lease alive, and store what came of it."""
-    rt, task = runner.rt, runner.task
+    task = runner.task
     try:
-        function = find_function(rt, task)
-        kwargs = keyword_arguments(rt, task)
+        work = runner.perform(runner)
     except (Parked, CorruptItem) as reason:
         yield from park_task(task, str(reason))
         return
-    handle = yield from spawn(call_blocking(contained(function), runner.context, **kwargs), f"function {task.src}")
+    handle = yield from spawn(work, f"function {task.src}")
     failure = yield from _watch(runner, handle)
     if failure is not None:
         handle.cancel()
@@ -252,6 +265,9 @@ def _fits(runner: TaskRunner) -> bool:
     """Whether the function's parameters can take the input; when not, no retry will help."""
     try:
         function = find_function(runner.rt, runner.task)
+    except Parked:
+        return True  # it is not the function that was called
+    try:
         inspect.signature(function).bind(runner.context, **keyword_arguments(runner.rt, runner.task))
     except TypeError:
         return False

@@ -19,7 +19,7 @@ from casework.errors import CaseworkError, StoreError
 from casework.executions.advance import Advanced, advance
 from casework.executions.membership import Membership, keep_membership, leave
 from casework.executions.publish import deliver
-from casework.executions.run_task import TaskRunner, run_task
+from casework.executions.run_task import Perform, TaskRunner, run_task
 from casework.executions.runtime import Runtime
 from casework.executions.task_items import Task
 from casework.executions.tasks import claim_task
@@ -104,6 +104,7 @@ class Worker:
         options: settings.
         bell: rung by whoever sends in this process.
         log: what this process knows of its streams.
+        perform: the program that does a task's work; None: it calls the task's function.
     """
 
     def __init__(
@@ -112,8 +113,10 @@ class Worker:
         options: WorkerOptions | None = None,
         bell: Bell | None = None,
         log: Log | None = None,
+        perform: Perform | None = None,
     ) -> None:
         self.rt = rt
+        self.perform = perform
         self.log = log or Log()
         self.options = options or WorkerOptions()
         self.bell = bell or Bell()
@@ -265,7 +268,7 @@ def _claim_all(worker: Worker, places: Sequence[Key]) -> Program[int]:
 
 def _start_task(worker: Worker, task: Task) -> Program[None]:
     place = f"{task.id} {task.sort}"
-    runner = TaskRunner(worker.rt, task, worker.bell.ring, worker.alarms.add)
+    runner = TaskRunner(worker.rt, task, worker.bell.ring, worker.alarms.add, worker.perform)
 
     def carry() -> Program[None]:
         try:

@@ -8,7 +8,8 @@ just before and just after each timer of the charts, since that is where races a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from casework.executions.advance import advance
 from casework.executions.run_task import Later, TaskRunner, keyword_arguments, settle_outcome
 from casework.executions.runtime import Options, Runtime
 from casework.executions.task_items import Task as ClaimedTask
+from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.effects import Effect, Flag, Handle, Outcome
 from casework.kernel.items import Key
 from casework.kernel.programs import Program, call_blocking, now, query, race, sleep, spawn
@@ -38,6 +40,9 @@ from casework.statechart.names import states_in
 LOST = (Contention, Throttled, Unavailable, OutcomeUnknown)
 LEASE_S = 30.0
 TRACE_MAX = 10_000
+SHELL_S = (20.0, 200.0)
+"""So long the worker shell itself runs, in a quarter of the runs. It polls and beats all the time, and a month of that
+takes too many steps: it is told to stop, and its process goes on with a loop that sleeps until something is due."""
 REST_COMMITS = 40
 """So many commits after the last event from outside, an execution whose timers only go in a circle is at rest."""
 
@@ -92,6 +97,9 @@ class UsersCharts(Scenario):
         self.machines = {machine.name: machine for machine in setting.machines}
         self.watch = Watch(world, setting.machines, self.options, setting.invariants, may_fail=setting.may_fail)
         self.delays = delays_of(setting.machines)
+        # A user's own stand-in may do more than the shell allows for: be completed from outside, for one.
+        is_plain = all(each.function is None for each in setting.stand_ins.values())
+        self.shell_s = SHELL_S[draw_number(2)] if is_plain and draw_number(4) == 3 else 0.0
         self.bells: dict[str, Flag] = {}
         self.senders = 0
         self.post = Flag()
@@ -175,6 +183,8 @@ class UsersCharts(Scenario):
     def worker(self, process: Process) -> Generator[Effect, Any, Any]:
         """Advance executions and run tasks, for ever; asleep until something is due, rings or may have been missed."""
         rt = Runtime(self.setting.machines, self.options)
+        if self.shell_s:
+            yield from self.shell(rt, process)
         bell = self.bells[process.name] = Flag()
         running: dict[str, Handle] = {}
         looks = 0
@@ -194,6 +204,29 @@ class UsersCharts(Scenario):
                     pause_s = due_s if looks > 8 else min(pause_s, due_s)
                 yield from race(bell, timeout_s=pause_s)
                 looks = 0 if bell.is_set else looks
+
+    def shell(self, rt: Runtime, process: Process) -> Program[None]:
+        """The worker shell itself, with its membership, heartbeats, alarms and drain; only tasks are stood in for."""
+        options = WorkerOptions(poll_s=2.0, lease_s=LEASE_S, concurrency=8)
+        worker = Worker(rt, options, perform=lambda runner: self.stand_in(process, runner))
+        self.bells[process.name] = worker.bell.flag
+        working = yield from spawn(work(worker), "worker")
+        yield from race(working, timeout_s=self.shell_s)
+        worker.stop.set()
+        while working.outcome is None:
+            yield from race(working)
+        working.outcome.result()
+
+    def stand_in(self, process: Process, runner: TaskRunner) -> Program[Any]:
+        """What a task's function does in a shell: its stand-in's result, after a while."""
+        with self._begun(process, runner) as called:
+            called.result, error = yield from self._called(runner, called)
+            yield from sleep(self._duration(runner.task))
+            ends = f"failed: {called.error}" if error else f"gave{payload(called.result) or ' null'}"
+            self.say(process.name, f"hands in that {runner.task.src} of {runner.task.id} {ends}")
+        if error is not None:
+            raise error
+        return called.result
 
     def look(self, rt: Runtime, process: Process, running: dict[str, Handle]) -> Program[tuple[int, int | None]]:
         """One look at the index: how much was done, and when the next thing is due."""
@@ -236,28 +269,47 @@ class UsersCharts(Scenario):
         running[str(place)] = yield from spawn(carry(), f"task {task.key}")
         return 1
 
-    def perform(self, rt: Runtime, process: Process, task: ClaimedTask) -> Program[None]:
-        """Call a task's function, take a while over it, and store what came of it."""
-        runner = TaskRunner(rt, task, lambda id: None)
+    @contextlib.contextmanager
+    def _begun(self, process: Process, runner: TaskRunner) -> Iterator[TaskCall]:
+        """One call of a task, from its beginning to its end, as the history and the timeline have it."""
+        task = runner.task
         what = f"{task.src} of {task.id}"
         story = self.world.timeline if isinstance(self.world.timeline, Story) else None
         doing = story.doing.setdefault(process.name, []) if story is not None else []
         doing.append(what)
-        kwargs = dict(keyword_arguments(rt, task))
+        kwargs = dict(keyword_arguments(runner.rt, task))
         self.say(process.name, f"runs {what}, attempt {task.attempt} (key {task.key})")
-        stand_in = self.setting.stand_ins[task.machine, task.src]
         called = TaskCall(task.src, task.id, task.key, task.attempt, kwargs, self.watch.at_s())
         self.watch.calls.append(called)
-        outcome: Outcome[Any]
         try:
-            called.result = yield from call_blocking(stand_in.call, runner.context, self.world.choices.below, **kwargs)
-            outcome = Outcome(called.result)
+            yield called
+        finally:
+            doing.remove(what)
+
+    def _called(self, runner: TaskRunner, called: TaskCall) -> Program[tuple[Any, Exception | None]]:
+        """What a task's stand-in returns, or raises."""
+        stand_in = self.setting.stand_ins[runner.task.machine, runner.task.src]
+        below = self.world.choices.below
+        try:
+            return (yield from call_blocking(stand_in.call, runner.context, below, **called.kwargs)), None
         except Exception as error:  # noqa: BLE001 - a task's error is an event of its execution
             called.error = f"{type(error).__name__}: {error}"
-            outcome = Outcome(error=error)
-        takes_s = self.pause() if stand_in.takes is None else stand_in.takes[self._below(len(stand_in.takes))]
-        kept = yield from self._wait(task, takes_s)
-        doing.remove(what)
+            return None, error
+
+    def _duration(self, task: ClaimedTask) -> float:
+        """How long a call takes."""
+        takes = self.setting.stand_ins[task.machine, task.src].takes
+        return self.pause() if takes is None else takes[self._below(len(takes))]
+
+    def perform(self, rt: Runtime, process: Process, task: ClaimedTask) -> Program[None]:
+        """Call a task's function, take a while over it, and store what came of it."""
+        runner = TaskRunner(rt, task, lambda id: None)
+        what = f"{task.src} of {task.id}"
+        with self._begun(process, runner) as called:
+            called.result, error = yield from self._called(runner, called)
+            outcome: Outcome[Any] = Outcome(called.result) if error is None else Outcome(error=error)
+            takes_s = self._duration(task)
+            kept = yield from self._wait(task, takes_s)
         if not kept:
             self.say(process.name, f"lost {what} to another worker meanwhile, or its state was left")
             return

@@ -9,6 +9,7 @@ from casework.kernel.conditions import AllOf, Equals
 from casework.simulation.scenarios.idempotency import (
     OneKey,
     OneKeyCancelled,
+    OneKeyLate,
     OneKeyPaused,
     OneKeyReleased,
     OneKeySampled,
@@ -66,7 +67,7 @@ FAULTS = (
     Fault("a completion looks at the state only", OneKeyPaused, patched(record, "held", _any_token_while_claimed)),
     Fault(
         "a takeover names the token, not the renewal",
-        OneKeyPaused,
+        OneKeyLate,
         patched(record, "unchanged", _whatever_its_renewals),
     ),
     Fault("a takeover names nothing", OneKeyReleased, patched(record, "unchanged", _whatever_it_is)),

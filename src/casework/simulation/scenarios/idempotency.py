@@ -29,8 +29,9 @@ class OneKey(Scenario):
     name = "idempotency: one key"
     tables = (IDEMPOTENCY,)
     faults = ROUGH
-    payloads = ("a", "a", "a", "b")
+    payloads: tuple[str, ...] = ("a", "a", "a", "b")
     policy = POLICY
+    rounds_max = 5
     gives_up = False
     """Whether a caller may fail and release the key."""
 
@@ -74,7 +75,7 @@ class OneKey(Scenario):
         claim = begun.claim
         assert claim is not None
         self._took(claim)
-        for _ in range(1 + self.world.choices.below(5)):
+        for _ in range(1 + self.world.choices.below(self.rounds_max)):
             yield from sleep(0.2 + self.world.choices.below(20) / 20)
             if shared.steady_us() >= claim.beat_at_us:
                 yield from keep_alive(shared, claim)
@@ -137,6 +138,16 @@ class OneKeyPaused(OneKey):
     faults = msgspec.structs.replace(ROUGH, pause=0.05, pause_s_max=4.0)
 
 
+class OneKeyLate(OneKey):
+    """As before, with holders that renew at about the end of their lease, when others are about to take over."""
+
+    name = "idempotency: one key, late renewals"
+    policy = msgspec.structs.replace(POLICY, lease_s=0.5)
+    faults = msgspec.structs.replace(ROUGH, crash=0.0, pause=0.02, pause_s_max=1.0, skew_s_max=0.0, clock_error_s=0.0)
+    payloads = ("a",) * 3
+    rounds_max = 6
+
+
 class OneKeySampled(OneKey):
     """As before, with leases of half a second, and hosts that know the time from answers only: a fresh one does not."""
 
@@ -179,4 +190,4 @@ class OneKeyCancelled(OneKey):
         super()._took(claim)
 
 
-SCENARIOS = (OneKey, OneKeyReleased, OneKeyPaused, OneKeySampled, OneKeyCancelled)
+SCENARIOS = (OneKey, OneKeyReleased, OneKeyPaused, OneKeyLate, OneKeySampled, OneKeyCancelled)

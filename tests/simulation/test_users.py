@@ -275,6 +275,30 @@ def test_the_fixture_shows_the_timeline_of_a_failure(casework_simulation: Callab
         casework_simulation(machine(LATE.replace("LATE", "expired")), invariants=[whoever_pays_gets_the_order])
 
 
+def test_what_the_simulated_store_does_is_not_logged_and_the_log_is_as_before(caplog: pytest.LogCaptureFixture) -> None:
+    import logging
+
+    log = logging.getLogger("casework")
+    before = log.level
+    assert simulate(machine(TASKS), runs=60).ok
+    assert caplog.records == [] and log.level == before
+    log.warning("heard again")
+    assert [record.message for record in caplog.records] == ["heard again"]
+
+
+def test_a_stand_in_that_raises_a_type_error_is_a_failed_attempt() -> None:
+    attempts: list[int] = []
+
+    def work(task: Any) -> None:
+        attempts.append(task.attempt)
+        if task.attempt < 3:
+            raise TypeError("not now")
+
+    report = simulate(machine(TASKS), runs=20, tasks={"work": work})
+    assert report.ok, str(report)
+    assert {1, 2, 3} <= set(attempts)
+
+
 def test_some_runs_have_the_worker_shell_itself_and_a_fault_in_it_is_found() -> None:
     begun: list[Any] = []
 

@@ -6,11 +6,13 @@ What happens in a run stands in :mod:`casework.simulation.scenarios.users`, what
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -168,20 +170,33 @@ def simulate(
     started = time.perf_counter()
     steps = done = 0
     failure = None
-    for n in range(runs):
-        run = run_once(factory, first + n)
-        steps += run.steps
-        done = n + 1
-        elapsed = time.perf_counter() - started
-        if run.problem:
-            failure = _failure(factory, run, command)
-            break
-        if on_progress is not None and n % 8 == 7:
-            on_progress(done, steps)
-        if seconds is not None and elapsed > seconds:
-            break
+    with _without_log():
+        for n in range(runs):
+            run = run_once(factory, first + n)
+            steps += run.steps
+            done = n + 1
+            elapsed = time.perf_counter() - started
+            if run.problem:
+                failure = _failure(factory, run, command)
+                break
+            if on_progress is not None and n % 8 == 7:
+                on_progress(done, steps)
+            if seconds is not None and elapsed > seconds:
+                break
     names = [machine.name for machine in setting.machines]
     return SimulationReport(names, done, steps, elapsed, first, failure)
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """Casework's own log is silent meanwhile: that the store throttles and answers are lost is what is simulated."""
+    log = logging.getLogger("casework")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _failure(factory: _Charts, run: Run, command: str) -> SimulationFailure:

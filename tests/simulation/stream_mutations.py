@@ -17,7 +17,6 @@ from casework.kernel.items import AnyWrite, Check, Put, Update
 from casework.kernel.programs import Program, now, transact, write
 from casework.kernel.schema import FORMAT, STREAM_CLAIMS, STREAMS
 from casework.simulation.faults import ROUGH
-from casework.simulation.scenarios.retention import Retention, RetentionAtOnce
 from casework.simulation.scenarios.streams import (
     OPTIONS,
     Appends,
@@ -25,6 +24,7 @@ from casework.simulation.scenarios.streams import (
     ForeignReaders,
     OlderWriters,
 )
+from casework.simulation.scenarios.truncation import Truncation, TruncationAtOnce
 from casework.streams import append, cursors, read, retention
 from tests.simulation.planting import ALWAYS, Fault, Plant, patched
 
@@ -158,14 +158,14 @@ def _steals(group: str, stream: str, own: str, lease_s: float) -> Program[Any]:
 # --- retention --------------------------------------------------------------------------------------------------------
 
 
-class BeyondTheSlowest(RetentionAtOnce):
+class BeyondTheSlowest(TruncationAtOnce):
     """What the fastest reader has read is removed."""
 
     def slowest(self) -> int:
         return max(self.cursors)
 
 
-class ForgetsEarly(Retention):
+class ForgetsEarly(Truncation):
     """Claims are removed while somebody may still push again."""
 
     repush_window_s = 0.0
@@ -204,6 +204,6 @@ FAULTS = (
     Fault("a cursor is taken from whoever holds it", Consumers, patched(cursors, "take", _steals)),
     Fault("a truncation beyond the slowest reader", BeyondTheSlowest),
     Fault("claims are forgotten while repeats may come", ForgetsEarly),
-    Fault("a truncation does not say where it ends", Retention, patched(retention, "_raise_floor", _floor_unsaid)),
-    Fault("the segment at the head is truncated", RetentionAtOnce, patched(retention, "read_head", _head_one_more)),
+    Fault("a truncation does not say where it ends", Truncation, patched(retention, "_raise_floor", _floor_unsaid)),
+    Fault("the segment at the head is truncated", TruncationAtOnce, patched(retention, "read_head", _head_one_more)),
 )

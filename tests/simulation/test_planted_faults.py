@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from casework.simulation.runner import Report, Scenario, explore
-from casework.simulation.scenarios import executions, idempotency, races, records, retention, streams
+from casework.simulation.scenarios import executions, idempotency, races, records, streams, truncation
 from tests.simulation import idempotency_mutations, mutations, race_mutations, stream_mutations
 from tests.simulation.classics import MISTAKES, SOUND
 from tests.simulation.planting import Fault
 
-SCENARIOS = (*executions.ALL, *races.ALL, *records.ALL, *streams.ALL, *retention.ALL, *idempotency.SCENARIOS)
+SCENARIOS = (*executions.ALL, *races.ALL, *records.ALL, *streams.ALL, *truncation.ALL, *idempotency.SCENARIOS)
 FAULTS = (*mutations.FAULTS, *race_mutations.FAULTS, *stream_mutations.FAULTS, *idempotency_mutations.FAULTS)
 SEEDS_MAX = 6000
 """A fault that is not found within so many seeds fails the test; medians stand far below."""

@@ -22,14 +22,14 @@ from casework.streams.retention import get_snapshot, put_snapshot, truncate
 STREAM = "s"
 
 
-class Retention(Scenario):
+class Truncation(Scenario):
     """A writer that pushes some things twice, a fast reader and a slow one, and one that begins at a snapshot.
 
     Somebody stores snapshots, and truncates up to where the slowest reader is. Clocks are about right here, and nobody
     stands still: the window for repeated pushes is a length of time between two hosts.
     """
 
-    name = "retention"
+    name = "truncation"
     tables = (STREAMS, STREAM_CLAIMS, REGISTRY)
     faults = msgspec.structs.replace(ROUGH, skew_s_max=0.0, clock_error_s=0.05, pause=0.0)
     options = msgspec.structs.replace(OPTIONS, foreign_readers=True, grace_s=0.5)
@@ -155,12 +155,12 @@ class Retention(Scenario):
             yield f"who began late has {self.late_has}"
 
 
-class RetentionAtOnce(Retention):
+class TruncationAtOnce(Truncation):
     """Nothing is pushed again, so that what was read is removed at once."""
 
-    name = "retention at once"
+    name = "truncation at once"
     repush_window_s = 0.0
     repush_age_s = 0.0
 
 
-ALL = (Retention, RetentionAtOnce)
+ALL = (Truncation, TruncationAtOnce)

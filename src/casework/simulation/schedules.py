@@ -8,59 +8,57 @@ walks through every schedule of a small scenario; see ``explore``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from casework.simulation.choices import Choices
 
 
+class Numbered(Protocol):
+    """Who takes steps."""
+
+    number: int
+    """Its own as long as it runs."""
+
+
 class Schedule(Protocol):
     """Decides who goes next."""
 
-    def pick(self, count: int, names: list[int]) -> int:
-        """A position below ``count``; position 0 is whoever went last, if it can go on.
-
-        ``names`` are the numbers of those who can go, which stay theirs as long as they run.
-        """
+    def pick(self, ready: Sequence[Numbered]) -> int:
+        """The position of one of those who can go on; at position 0 is whoever went last, if it can."""
 
 
 class Uniform:
     """Everyone is as likely as everyone else."""
 
-    needs_names = False
-
     def __init__(self, choices: Choices) -> None:
         self._choices = choices
 
-    def pick(self, count: int, names: list[int]) -> int:
+    def pick(self, ready: Sequence[Numbered]) -> int:
         """Any position."""
-        return self._choices.below(count)
+        return self._choices.below(len(ready))
 
 
 class Sticky:
     """Whoever went last goes on nine times in ten."""
 
-    needs_names = False
-
     def __init__(self, choices: Choices, stay: float = 0.9) -> None:
         self._choices = choices
         self._stay = stay
 
-    def pick(self, count: int, names: list[int]) -> int:
+    def pick(self, ready: Sequence[Numbered]) -> int:
         """Position 0, or any."""
         choices = self._choices
         if choices.is_replay:
-            return choices.replayed(count)
+            return choices.replayed(len(ready))
         value = choices.random()
         if value < self._stay:
             return choices.record(0)
-        return choices.record(int((value - self._stay) / (1 - self._stay) * count))
+        return choices.record(int((value - self._stay) / (1 - self._stay) * len(ready)))
 
 
 class Priority:
     """The highest priority goes; at ``switches`` random points whoever goes is put last."""
-
-    needs_names = True
 
     def __init__(self, choices: Choices, switches: int = 3, length: int = 400) -> None:
         self._choices = choices
@@ -69,24 +67,24 @@ class Priority:
         random = choices.random
         self._points = frozenset(int(random() * length) for _ in range(switches))
 
-    def pick(self, count: int, names: list[int]) -> int:
+    def pick(self, ready: Sequence[Numbered]) -> int:
         """The position of the highest priority."""
         choices = self._choices
         if choices.is_replay:
-            return choices.replayed(count)
+            return choices.replayed(len(ready))
         self._steps += 1
         priorities = self._priorities
         best, best_position = -1.0, 0
-        for position, name in enumerate(names):
-            priority = priorities.get(name)
+        for position, actor in enumerate(ready):
+            priority = priorities.get(actor.number)
             if priority is None:
-                priority = priorities[name] = 1 + choices.random()
+                priority = priorities[actor.number] = 1 + choices.random()
             if priority > best:
                 best, best_position = priority, position
         if self._steps in self._points:
-            priorities[names[best_position]] = choices.random() * 0.5
+            priorities[ready[best_position].number] = choices.random() * 0.5
         elif choices.random() < 0.02:  # nobody who polls for ever may starve the others for ever
-            priorities[names[best_position]] = 1 + choices.random()
+            priorities[ready[best_position].number] = 1 + choices.random()
         return choices.record(best_position)
 
 

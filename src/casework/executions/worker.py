@@ -63,12 +63,15 @@ class Bell:
 
     def rung(self, most: int) -> list[str]:
         """Take up to ``most`` of the rung executions, each once."""
+        rung = self._ids
+        self.flag.clear()  # before the look: a ring from now on is heard at the next one
+        if not rung:
+            return []
         ids: dict[str, None] = {}
-        try:
-            while len(ids) < most:
-                ids[self._ids.popleft()] = None
-        except IndexError:
-            self.flag.clear()
+        while rung and len(ids) < most:
+            ids[rung.popleft()] = None
+        if rung:
+            self.flag.set()
         return list(ids)
 
 
@@ -169,7 +172,9 @@ def sweep(worker: Worker) -> Program[int]:
             ]
             pages: list[Page] = yield from all_reads(reads)
             cursors = {partition: page.next for partition, page in zip(list(cursors), pages, strict=True) if page.next}
-            did += yield from _do(worker, [item for page in pages for item in page.items], seen)
+            items = [item for page in pages for item in page.items]
+            if items:
+                did += yield from _do(worker, items, seen)
             # What was rung is answered between pages: a backlog of others does not delay it.
             did += yield from _answer_bell(worker)
             if cursors and kind == "work":

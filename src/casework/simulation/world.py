@@ -309,9 +309,10 @@ class World:
 
     def _go_on(self, until: int) -> bool:
         """Take steps; False when nobody will ever take one again."""
-        ready, pick, handlers = self._ready, self._schedule.pick, _HANDLERS
+        ready, pick, which, handlers = self._ready, self._schedule.pick, self.choices.which, _HANDLERS
         sleepers, starts = self._sleepers, self._starts
-        can_fail = bool(self.faults.crash or self.faults.pause)
+        crash, pause = self.faults.crash, self.faults.pause
+        can_fail = bool(crash or pause)
         while self.steps < until:
             now_us = self.now_us
             if not ready or (sleepers and sleepers[0][0] <= now_us) or (starts and starts[0][0] <= now_us):
@@ -319,45 +320,39 @@ class World:
                     return False
                 if not ready:
                     continue
+                now_us = self.now_us
             self.steps += 1
-            self.now_us += STEP_US
+            self.now_us = now_us = now_us + STEP_US
             position = pick(ready) if len(ready) > 1 else 0
             actor = ready[position]
             if position:
                 ready[position], ready[0] = ready[0], actor
-            process = actor.process
-            if process is not None and (can_fail or process.paused_until_us > self.now_us) and self._stumbles(process):
-                if process.is_up and not actor.is_dead:
-                    self.put_off(actor, process.paused_until_us)
-                continue
             self.actor = actor
+            process = actor.process
             if process is None:
                 actor.step(self)  # something of the store's own
+            elif process.paused_until_us > now_us:
+                self.put_off(actor, process.paused_until_us)
+            elif can_fail and (fault := which(crash if process.may_crash else 0.0, pause)):
+                self._stumble(actor, process, fault)
             else:
                 effect = actor.effect
                 handlers[type(effect)](self, actor, effect)
         return True
 
-    def _stumbles(self, process: Process) -> bool:
-        """Whether the process stands still, begins to, or dies instead of taking this step."""
-        if process.paused_until_us > self.now_us:
-            return True
-        faults = self.faults
-        which = self.choices.which(faults.crash if process.may_crash else 0.0, faults.pause)
-        if not which:
-            return False
-        if which == 1:
-            if not process.may_crash:
-                return False  # decisions of a replay may be anybody's
-            self.crash(process)
-            return True
-        process.paused_until_us = self.now_us + int(faults.pause_s_max * 1e3 * (1 + self.choices.below(1000)))
+    def _stumble(self, actor: Task, process: Process, fault: int) -> None:
+        """Let a process die (1) or stand still (2) instead of taking a step."""
+        if fault == 1:
+            if process.may_crash:  # a replay's decisions may have been made for another one
+                self.crash(process)
+            return
+        process.paused_until_us = self.now_us + int(self.faults.pause_s_max * 1e3 * (1 + self.choices.below(1000)))
         if process.clock is not None and self.choices.happens(0.5):
             process.clock.stands_still(process.paused_until_us - self.now_us)
         if self.timeline is not None:
             seconds = (process.paused_until_us - self.now_us) / 1e6
             self.timeline.event(self, process.name, f"pauses for {seconds:g} s")
-        return True
+        self.put_off(actor, process.paused_until_us)
 
     def _wake(self) -> bool:
         """Let those go on whose time has come; when nobody can, let time jump. False: nobody sleeps either."""

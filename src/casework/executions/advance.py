@@ -22,7 +22,8 @@ from casework.errors import (
 )
 from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.mailbox import MAIL_END, Mail, Message, dead_letter, message_of
-from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition
+from casework.executions.runtime import RACES, Parked, Runtime, has_functions, machine_of, store_definition
+from casework.executions.setting_aside import finish_resume, set_aside
 from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, State, decode_data, encode_data, state_of
 from casework.kernel.conditions import Condition, absent, equals, present
@@ -30,12 +31,8 @@ from casework.kernel.effects import Instant, Now, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
 from casework.kernel.limits import check_write
 from casework.kernel.programs import Program, call, now, sleep, token, transact, write
-from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction
-
-RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.25, rounds_max=10)
-"""After a lost race the execution is looked at again; somebody else may have done all that was to do."""
 
 ORPHAN_US = 3_600_000_000
 """A message whose execution does not appear within an hour becomes a dead letter."""
@@ -88,6 +85,9 @@ def advance(rt: Runtime, id: str) -> Program[Advanced]:
             state = state_of(items[0])
             if state.spill:
                 yield from drain(rt, state)
+                continue
+            if state.is_resuming:
+                yield from finish_resume(rt, state)
                 continue
             has_next = page.next is not None
             return (yield from _advance_once(rt, state, items[1:], has_next, batch_max, marked, unstorable))
@@ -307,9 +307,7 @@ def _is_lost(mail: Mail, state: State) -> bool:
 
 def _set_aside(state: State, items: Sequence[Item]) -> Program[Advanced]:
     """Take the messages of a suspended execution out of the index; resuming puts them back."""
-    writes: list[AnyWrite] = [
-        Update(EXECUTIONS.key_of(item), remove=("pending",), when=present()) for item in items if "pending" in item
-    ]
+    writes: list[AnyWrite] = [set_aside(item) for item in items if "pending" in item]
     if writes:
         # Were it resumed meanwhile, nobody would put them back.
         yield from transact([Check(state.key, state.unchanged()), *writes[:90]])

@@ -11,19 +11,19 @@ from collections.abc import Callable
 import msgspec
 
 from casework.errors import ConditionFailed, Contention, Misuse, OutcomeUnknown
-from casework.executions.advance import RACES, commit
+from casework.executions.advance import commit
 from casework.executions.change import Change
 from casework.executions.deliver import Execution, handle, read_state, view
-from casework.executions.mailbox import MAIL_BEGIN, MAIL_END, Mail
+from casework.executions.mailbox import Mail
 from casework.executions.publish import deliver
-from casework.executions.runtime import Parked, Runtime, machine_of, store_definition
+from casework.executions.runtime import RACES, Parked, Runtime, machine_of, store_definition
+from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
 from casework.executions.state import STATE, Data, State, decode_data, decode_timers
-from casework.executions.task_items import TASK_BEGIN, TASK_END
-from casework.kernel.conditions import equals, present
-from casework.kernel.items import Check, Delete, Item, Key, Put, Update
-from casework.kernel.programs import Program, call, get, now, query, query_all, sleep, token, transact, write
-from casework.kernel.schema import EXECUTIONS, bucket_of
+from casework.kernel.conditions import equals
+from casework.kernel.items import Delete, Key, Put
+from casework.kernel.programs import Program, call, get, now, query, sleep, token, transact, write
+from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, rearm
 from casework.streams.log import Log
 
@@ -111,63 +111,35 @@ def suspend(rt: Runtime, id: str) -> Program[Execution]:
         return (yield from _move_status(rt, state, "suspended", resume_status=state.status))
 
     state = yield from _with_state(attempt, id)
-    yield from _index_all(state, lambda item: _set_aside(item) if "pending" in item else None)
+    while state.status == "suspended":
+        try:
+            yield from set_aside_all(state)
+            break
+        except ConditionFailed:
+            state = yield from read_state(id)  # resumed, or migrated
     return view(rt, state)
 
 
 def resume(rt: Runtime, id: str) -> Program[Execution]:
-    """Let a suspended execution go on; timers that came due meanwhile fire now. Raises NoSuchExecution, Misuse."""
+    """Let a suspended execution go on; timers that came due meanwhile fire now. Raises NoSuchExecution, Misuse.
+
+    Once its state says so, workers finish what this call does not get to.
+    """
+    was_moved = False
 
     def attempt(state: State) -> Program[State | None]:
-        if state.status != "suspended":
-            if state.ended or state.status == "purging":
-                raise Misuse(f"execution {id!r} is {state.status}; only a suspended one can be resumed")
-            return state
-        return (yield from _move_status(rt, state, state.resume_status or "running", resume_status=""))
+        nonlocal was_moved
+        if state.status == "suspended" and not was_moved:
+            status = state.resume_status or "running"
+            state = yield from _move_status(rt, state, status, resume_status=status)
+            was_moved = True
+        if state.is_resuming:
+            return (yield from finish_resume(rt, state))
+        if not was_moved and (state.ended or state.status == "purging"):
+            raise Misuse(f"execution {id!r} is {state.status}; only a suspended one can be resumed")
+        return state
 
-    state = yield from _with_state(attempt, id)
-    place = {"pending": f"work/{bucket_of(id, rt.options.buckets)}"}
-    yield from _index_all(state, lambda item: None if "pending" in item else Update(_key(item), place, when=present()))
-    return view(rt, state)
-
-
-def _set_aside(item: Item) -> Update:
-    """Takes an item out of the index. It keeps its rank: a lease that runs, or a pause before a retry, is in it."""
-    return Update(_key(item), remove=("pending",), when=present())
-
-
-def _key(item: Item) -> Key:
-    return EXECUTIONS.key_of(item)
-
-
-def _index_all(state: State, change: Callable[[Item], Update | None]) -> Program[None]:
-    """Change the index entries of waiting messages and tasks while the execution stays as it is in ``state``.
-
-    Whoever suspends, resumes or advances it meanwhile does what its new state needs.
-    """
-    for low, high in ((MAIL_BEGIN, MAIL_END), (TASK_BEGIN, TASK_END)):
-        items = yield from query_all(EXECUTIONS, state.id, low=low, high=high)
-        updates = [update for item in items if (update := change(item)) is not None]
-        for begin in range(0, len(updates), 90):
-            yield from _index_some(state, updates[begin : begin + 90])
-
-
-def _index_some(state: State, updates: list[Update]) -> Program[None]:
-    lost = 0
-    while updates:
-        try:
-            yield from transact([Check(state.key, state.unchanged()), *updates])
-            return
-        except ConditionFailed as refused:
-            if refused.refusals[0] is not None:
-                return
-            updates = [update for update, why in zip(updates, refused.refusals[1:], strict=True) if why is None]
-        except (Contention, OutcomeUnknown):
-            lost += 1
-            if RACES.gives_up(lost, 0):
-                raise
-            dice = yield from token()
-            yield from sleep(RACES.pause_s(lost, dice))
+    return view(rt, (yield from _with_state(attempt, id)))
 
 
 def _move_status(rt: Runtime, state: State, status: str, *, resume_status: str) -> Program[State]:

@@ -15,11 +15,19 @@ from casework.errors import (
     OutcomeUnknown,
     UnknownEvent,
 )
-from casework.executions.advance import RACES, Marked, commit, look_at_marks, plan_writes
+from casework.executions.advance import Marked, commit, look_at_marks, plan_writes
 from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.joins import input_digest
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
-from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition, stored_definition
+from casework.executions.runtime import (
+    RACES,
+    Parked,
+    Runtime,
+    has_functions,
+    machine_of,
+    store_definition,
+    stored_definition,
+)
 from casework.executions.spill import drain
 from casework.executions.state import MAX_ID_BYTES, STATE, Data, State, decode_data, is_id, state_of
 from casework.kernel.conditions import absent

@@ -14,9 +14,13 @@ from casework.errors import CorruptItem, InvalidMachine, Misuse, UnknownMachine
 from casework.executions.state import State
 from casework.kernel.items import Put
 from casework.kernel.programs import Program, get, write
+from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import DEFAULT_BUCKETS, FORMAT, MACHINES, check_format
 from casework.statechart import Machine
 from casework.streams.log import check_stream
+
+RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.25, rounds_max=10)
+"""After a lost race the execution is looked at again; somebody else may have done all that was to do."""
 
 
 class Codec(Protocol):

@@ -131,7 +131,8 @@ class State(msgspec.Struct, kw_only=True, gc=False):
     listed: bool = True
     """Whether it stands in the listing index; children of a join do not."""
     resume_status: str = ""
-    """Of a suspended execution: the status to go back to."""
+    """Of a suspended execution: the status to go back to. Of another one: it was resumed, and its messages and tasks
+    are still to be put back into the index."""
 
     @property
     def key(self) -> Key:
@@ -142,6 +143,11 @@ class State(msgspec.Struct, kw_only=True, gc=False):
     def ended(self) -> bool:
         """Whether it takes no more events."""
         return self.status in ENDED
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether its messages and tasks are still to be put back into the index."""
+        return bool(self.resume_status) and self.status not in ("suspended", "purging")
 
     def unchanged(self) -> Condition:
         """Holds while the stored state is the one that this value was read from.
@@ -155,7 +161,7 @@ class State(msgspec.Struct, kw_only=True, gc=False):
         """Class and time of the item's entry in the ``pending`` index; None: no entry."""
         if self.status in ("suspended", "purging"):
             return None
-        if self.spill or self.status == "pending":
+        if self.spill or self.status == "pending" or self.resume_status:
             return "work", self.updated_at_us
         if self.timers and not self.ended:
             return "timer", decode_timers(self.timers)[0].due_us

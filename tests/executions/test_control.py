@@ -215,7 +215,7 @@ def test_workers_finish_a_resume_whose_caller_died() -> None:
 
 
 def test_the_messages_of_a_suspended_execution_that_is_terminated_become_dead_letters() -> None:
-    app, backend = watched_app(job())
+    app, _ = watched_app(job())
     app.start("job", id="j")
     app.send("j", "add")
     app.suspend("j")

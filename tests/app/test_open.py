@@ -53,3 +53,28 @@ def test_a_stores_own_number_of_buckets_wins(tmp_path: Path) -> None:
     casework.open(f"sqlite:///{tmp_path}/b.db", buckets=4).close()
     with casework.open(f"sqlite:///{tmp_path}/b.db", buckets=9) as app:
         assert app.core.rt.options.buckets == 4
+
+
+def test_the_dedupe_window_is_the_stores_and_every_process_has_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/d.db"
+    with casework.open(url, dedupe_window_s=60), casework.open(url) as other, casework.open(url, dedupe_window_s=60):
+        assert other.core.rt.options.dedupe_window_s == 60
+    with pytest.raises(casework.Misuse, match=r"store's window is 60.*casework settings --dedupe-window-s 0"):
+        casework.open(url, dedupe_window_s=0)
+
+    async def main() -> None:
+        async with casework.open_async(url) as app:
+            assert app.core.rt.options.dedupe_window_s == 60
+        with pytest.raises(casework.Misuse, match="store's window is 60"):
+            async with casework.open_async(url, dedupe_window_s=61):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_store_made_without_a_dedupe_window_has_none(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/d.db"
+    with casework.open(url) as app:
+        assert app.core.rt.options.dedupe_window_s == 0
+    with pytest.raises(casework.Misuse, match="store's window is 0"):
+        casework.open(url, dedupe_window_s=5)

@@ -44,7 +44,7 @@ def send(
         event: the event's type; one that its machine knows.
         data: the payload, JSON; None is an empty mapping.
         event_id: your own id of the event. Sent again, it has no second effect within the dedupe window
-            (the execution's last 32 ids, or ``dedupe_window_s`` of ``open``).
+            (the execution's last 32 ids, or the store's ``dedupe_window_s``).
         priority: 0 to 4; events of a higher one are looked at before those of other executions.
 
     Raises:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
-from casework.app.core import Core, read_settings, write_settings
+from casework.app.core import MAX_DEDUPE_WINDOW_S, Core, read_settings, write_settings
 from casework.app.idempotency_store import IdempotencyStore
 from casework.app.stores import is_embedded, open_backend, store_url
 from casework.app.streams import StreamStore
@@ -196,7 +196,7 @@ def open_app(
 _BOUNDS = (
     ("buckets", 1, 10_000),
     ("trace_max", 0, 1_000_000),
-    ("dedupe_window_s", 0, 10 * 366 * 86_400),
+    ("dedupe_window_s", 0, MAX_DEDUPE_WINDOW_S),
     ("batch_max", 1, 64),
     ("spill_above", 1, 60),
     ("spill_part", 1, 90),
@@ -211,6 +211,8 @@ def make_options(options: dict[str, Any]) -> Options:
         raise Misuse(f"open: {error}; known options: {', '.join(Options.__struct_fields__)}") from None
     for name, least, most in _BOUNDS:
         value = getattr(made, name)
+        if name == "dedupe_window_s" and value is None:
+            continue
         if type(value) is not int or not least <= value <= most:
             raise Misuse(f"open: {name} is {value!r:.80}; it must be a whole number from {least} to {most}")
     return made

@@ -481,7 +481,7 @@ class Change:
                 "id": self.state.id,
                 "sort": sort,
                 "format": FORMAT,
-                "expires_at_s": self.now_us // 1_000_000 + self.rt.options.dedupe_window_s,
+                "expires_at_s": self.now_us // 1_000_000 + (self.rt.options.dedupe_window_s or 0),
             },
             absent() if stale is None else equals("expires_at_s", stale),
         )

@@ -233,12 +233,17 @@ def send(
     check_json(data, "data")
     check_id(id)
     check_sent(event_type, event_id, priority)
+    yield from check_target(rt, id, event_type)
+    moment = yield from now()
+    yield from put_mail(rt, id, event_type, data, event_id, moment, priority)
+
+
+def check_target(rt: Runtime, id: str, event_type: str) -> Program[None]:
+    """NoSuchExecution when there is none; UnknownEvent when its machine has no transition for the event."""
     state = yield from read_state(id)
     machine = yield from _known_machine(rt, state)
     if machine is not None:
         check_event(machine, event_type)
-    moment = yield from now()
-    yield from put_mail(rt, id, event_type, data, event_id, moment, priority)
 
 
 def put_mail(

@@ -197,3 +197,9 @@ def test_settings_shows_and_changes_what_the_store_decides_for_all_its_processes
         shell.run("settings", "--dedupe-window-s", "0")
     with casework.open(url) as app:
         assert app.core.rt.options.dedupe_window_s == 0
+
+
+def test_checking_a_file_finds_a_circle_that_never_rests(shell: Shell) -> None:
+    (shell.folder / "circle.yaml").write_text("id: m\ninitial: a\nstates:\n  a: {always: b}\n  b: {always: a}\n")
+    done = shell.run("check", "circle.yaml", code=2)
+    assert "circle.yaml:4: states.a: eventless transitions go round for ever: a -> b -> a" in done.stderr

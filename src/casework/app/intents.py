@@ -30,7 +30,7 @@ from casework.statechart import check_json
 from casework.streams.append import Pending, checked, learn
 from casework.streams.append import look as look_at_head
 from casework.streams.append import plan as plan_round
-from casework.streams.log import Appended, Log, Op, Place, check_stream, claim_key
+from casework.streams.log import Appended, Log, Op, Place, check_ops, check_stream, claim_key
 
 
 class Intent(Protocol):
@@ -111,7 +111,7 @@ class SendIntent(_Plain):
         deliver.check_id(id)
         deliver.check_sent(event, event_id, priority)
         check_json(data, "data")
-        self.name = f"send {event!r} to execution {id!r}"
+        self.name = f"send {event!r:.80} to execution {id!r:.200}"
         self._id, self._priority, self._source, self._beside = id, priority, source, beside
         self._mail = Mail(event, data, event_id or "", "", kind="" if event_id is None else "given")
 
@@ -143,7 +143,7 @@ class StartIntent:
     def __init__(self, core: Core, machine: str, id: str, input: Any) -> None:
         deliver.check_id(id)
         check_json(input, "input")
-        self.name = f"start of execution {id!r}"
+        self.name = f"start of execution {id!r:.200}"
         self.machine = core.rt.machine_named(machine)
         self.id, self._input = id, input
         self._state: State | None = None
@@ -187,7 +187,7 @@ class StartIntent:
     def execution(self) -> Execution:
         """The execution after its first step. Misuse before the transaction is committed."""
         if self._found is None:
-            raise Misuse(f"execution {self.id!r} is started when the transaction commits, at the end of its block")
+            raise Misuse(f"execution {self.id!r:.200} is started when the transaction commits, at the end of its block")
         return self._found
 
 
@@ -273,6 +273,7 @@ class AppendIntent:
 
     def add(self, ops: Sequence[Op]) -> None:
         """Take operations, behind those that are there already."""
+        ops = check_ops(ops)
         self._pendings = checked(self.stream, [*self._ops, *ops])
         self._ops += ops
 

@@ -116,7 +116,7 @@ def wait(core: Core, id: str, *, timeout_s: float | None = None) -> Program[Exec
         elapsed_s = (moment.middle_us - started.middle_us) / 1e6
         if timeout_s is not None and elapsed_s >= timeout_s:
             where = ", ".join(execution.configuration) or execution.status
-            raise WaitTimeout(f"execution {id!r} has not ended within {timeout_s:g} s; it is in {where}")
+            raise WaitTimeout(f"execution {id!r:.200} has not ended within {timeout_s:g} s; it is in {where}")
         left_s = pause_s if timeout_s is None else min(pause_s, timeout_s - elapsed_s)
         yield from sleep(left_s)
         pause_s = min(0.5, pause_s * 1.5)

@@ -38,6 +38,8 @@ def _driven(operation: Callable[Concatenate[Core, P], Program[T]]) -> Callable[C
     """The blocking method that drives an operation."""
 
     def method(app: App, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if app.is_closed:
+            raise app.closed()
         return run(operation(app.core, *args, **kwargs), app.backend)
 
     functools.update_wrapper(method, operation)
@@ -54,6 +56,7 @@ class App:
         self.core = core
         self.backend = backend
         self._owns_backend = owns_backend
+        self.is_closed = False
         self.idempotency = IdempotencyStore(backend)
         """The idempotency records of this store; see ``casework.idempotent``."""
         self.streams = StreamStore(backend, writer=core.writer)
@@ -80,6 +83,8 @@ class App:
 
     def transaction(self) -> Transaction:
         """One transaction, any mix: ``with app.transaction() as tx``; see ``casework.app.transaction``."""
+        if self.is_closed:
+            raise self.closed()
         return Transaction(self)
 
     def worker(self, **options: Any) -> WorkerThread:
@@ -87,10 +92,17 @@ class App:
 
         Raises Misuse when a machine lacks functions that its definition names.
         """
+        if self.is_closed:
+            raise self.closed()
         return WorkerThread(self, worker_options(self.core, options))
+
+    def closed(self) -> Misuse:
+        """The error of whoever uses this application after its end."""
+        return Misuse("this application was closed; use it inside its `with` block, or open the store again")
 
     def close(self) -> None:
         """Give back the store; harmless when done twice."""
+        self.is_closed = True
         if self._owns_backend:
             self.backend.close()
 
@@ -130,8 +142,9 @@ class WorkerThread:
 
     def __init__(self, app: App, options: WorkerOptions) -> None:
         self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
+        self._app = app
         self._backend = app.backend
-        self._thread = threading.Thread(target=self._carry, name="casework-worker", daemon=True)
+        self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def _carry(self) -> None:
@@ -153,15 +166,25 @@ class WorkerThread:
 
         ``worker.stop.set()`` may be called from a signal handler.
         """
+        self._check_is_new()
         asyncio.run(self._work())
 
+    def _check_is_new(self) -> None:
+        if self._app.is_closed:
+            raise self._app.closed()
+        if self._thread is not None or self.worker.stop.is_set:
+            raise Misuse("this worker was used already; ask the application for another: app.worker()")
+
     def __enter__(self) -> Worker:
+        self._check_is_new()
+        self._thread = threading.Thread(target=self._carry, name="casework-worker", daemon=True)
         self._thread.start()
         return self.worker
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.worker.stop.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         if self._error is not None and error is None:
             raise self._error
 
@@ -175,7 +198,20 @@ def open_app(
     streams: StreamOptions | None = None,
     **options: Any,
 ) -> App:
-    """Open a store; see :func:`casework.open`."""
+    """Open a store, blocking.
+
+    Args:
+        store: its URL (``sqlite:///shop.db``, ``dynamodb://?region=eu-west-1&prefix=shop``, ``memory:``), or a backend.
+            None is the URL in the environment variable CASEWORK_STORE, else the file casework.db in the working
+            directory, as for the commands.
+        machines: those of this process.
+        create: make the tables that are missing; None: in a file or in memory, not on DynamoDB.
+        codec: what stores context, messages and results, such as encryption.
+        streams: settings of the streams.
+        options: those of :class:`casework.executions.runtime.Options`.
+
+    Raises Misuse for what cannot work, MissingTable, MissingExtra, NewerFormat, Unavailable.
+    """  # fmt: skip
     core = Core(machines, make_options(options), codec, streams)
     owns = store is None or isinstance(store, str)
     url = store_url(store) if store is None or isinstance(store, str) else None

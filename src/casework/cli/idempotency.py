@@ -26,13 +26,13 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The whole key, such as 
 def _opened(store: str | None) -> Iterator[Any]:
     """The idempotency store at a URL. Misuse for a file that is not there: a typing error must not leave a new one."""
     from casework.app.idempotency_store import IdempotencyStore
-    from casework.app.stores import open_backend, store_url
+    from casework.app.stores import open_backend, sqlite_path, store_url
 
     url = store_url(store)
     if url.startswith("memory:"):
         raise Misuse("memory: ends with this process, so a command would see nothing in it; use sqlite:///file.db")
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
-        raise Misuse(f"there is no database {url.removeprefix('sqlite:///')!r}; give --store")
+    if url.startswith("sqlite:") and not Path(sqlite_path(url)).exists():
+        raise Misuse(f"there is no database {sqlite_path(url)!r:.300}; give --store")
     with IdempotencyStore(open_backend(url)) as opened:
         yield opened
 

@@ -233,7 +233,7 @@ def decode_data(state: State, text: str) -> Data:
     try:
         return _decode_data(text)
     except msgspec.DecodeError as error:
-        raise CorruptItem(f"the data of execution {state.id!r} cannot be read: {error}") from None
+        raise CorruptItem(f"the data of execution {state.id!r:.200} cannot be read: {error}") from None
 
 
 def encode_data(data: Data) -> str:

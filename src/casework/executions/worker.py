@@ -227,7 +227,7 @@ def _advance_all(worker: Worker, ids: Sequence[str]) -> Program[int]:
     published: list[str] = []
     for id, outcome in zip(ids, outcomes, strict=True):
         if outcome.error is not None:
-            _report(worker, f"execution {id!r}", outcome.error)
+            _report(worker, f"execution {id!r:.200}", outcome.error)
         elif outcome.value is not None and outcome.value.is_held:
             did += 1
             if outcome.value.state is not None and outcome.value.state.machine in worker.rt.options.publish:

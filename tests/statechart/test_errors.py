@@ -239,5 +239,5 @@ def test_a_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["from_yaml", "from_scxml"])
 def test_what_is_no_text_is_refused(method: str) -> None:
-    with pytest.raises(Misuse, match=f"5 is not text; Machine.{method} takes the text"):
+    with pytest.raises(Misuse, match=f"5 is not text; Machine.{method} takes a "):
         getattr(Machine, method)(5)

@@ -63,7 +63,7 @@ def test_reading_goes_through_all_pages_and_a_limit_ends_it() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "7", True])
 def test_a_limit_that_cannot_be_is_refused_at_once(limit: Any) -> None:
-    with pytest.raises(Misuse, match="limit is .* 1 or more; None"):
+    with pytest.raises(Misuse, match=r"limit is .* 1 or more; None"):
         StreamStore(fresh_backend()).read("s", limit=limit)
 
 

@@ -38,8 +38,7 @@ def _driven(operation: Callable[Concatenate[Core, P], Program[T]]) -> Callable[C
     """The blocking method that drives an operation."""
 
     def method(app: App, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if app.is_closed:
-            raise app.closed()
+        app.check_is_open()
         return run(operation(app.core, *args, **kwargs), app.backend)
 
     functools.update_wrapper(method, operation)
@@ -56,7 +55,7 @@ class App:
         self.core = core
         self.backend = backend
         self._owns_backend = owns_backend
-        self.is_closed = False
+        self._is_open = True
         self.idempotency = IdempotencyStore(backend)
         """The idempotency records of this store; see ``casework.idempotent``."""
         self.streams = StreamStore(backend, writer=core.writer)
@@ -83,8 +82,7 @@ class App:
 
     def transaction(self) -> Transaction:
         """One transaction, any mix: ``with app.transaction() as tx``; see ``casework.app.transaction``."""
-        if self.is_closed:
-            raise self.closed()
+        self.check_is_open()
         return Transaction(self)
 
     def worker(self, **options: Any) -> WorkerThread:
@@ -92,17 +90,17 @@ class App:
 
         Raises Misuse when a machine lacks functions that its definition names.
         """
-        if self.is_closed:
-            raise self.closed()
+        self.check_is_open()
         return WorkerThread(self, worker_options(self.core, options))
 
-    def closed(self) -> Misuse:
-        """The error of whoever uses this application after its end."""
-        return Misuse("this application was closed; use it inside its `with` block, or open the store again")
+    def check_is_open(self) -> None:
+        """Misuse after the application was closed."""
+        if not self._is_open:
+            raise Misuse("this application was closed; use it inside its `with` block, or open the store again")
 
     def close(self) -> None:
         """Give back the store; harmless when done twice."""
-        self.is_closed = True
+        self._is_open = False
         if self._owns_backend:
             self.backend.close()
 
@@ -170,8 +168,7 @@ class WorkerThread:
         asyncio.run(self._work())
 
     def _check_is_new(self) -> None:
-        if self._app.is_closed:
-            raise self._app.closed()
+        self._app.check_is_open()
         if self._thread is not None or self.worker.stop.is_set:
             raise Misuse("this worker was used already; ask the application for another: app.worker()")
 

@@ -260,8 +260,8 @@ def plan_writes(rt: Runtime, change: Change, condition: Condition) -> Program[tu
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
     if not change.ended and len(new.data) > MAX_STATE_BYTES // 4 and (size := check_write(put)) > MAX_STATE_BYTES:
         raise ItemTooLarge(
-            f"execution {new.id!r:.200} would have {size:,} bytes, the limit is {MAX_STATE_BYTES:,} (the rest of an item "
-            "is for its end); keep less in its context"
+            f"execution {new.id!r:.200} would have {size:,} bytes, the limit is {MAX_STATE_BYTES:,} (the rest of an "
+            "item is for its end); keep less in its context"
         )
     return new, [put, *writes]
 

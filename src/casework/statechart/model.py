@@ -56,8 +56,7 @@ class Machine:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """The machine in a YAML, JSON or SCXML file. Raises InvalidMachine with every problem and its line; Misuse."""
-        if not isinstance(path, str | Path) or path == "":
-            raise Misuse(f"{path!r:.80} is not the path of a file; write Machine.load('order.yaml')")
+        _check(bool(path) and isinstance(path, str | Path), path, "the path of a file; write Machine.load('a.yaml')")
         file = Path(path)
         try:
             text = file.read_text(encoding="utf-8")
@@ -77,7 +76,7 @@ class Machine:
         """The machine in a text of YAML or JSON; ``source`` stands in messages."""
         from casework.statechart.load.yaml import parse
 
-        _check_text(text, "from_yaml")
+        _check(isinstance(text, str), text, "text; Machine.from_yaml takes a definition's text, Machine.load a path")
         raw, lines = parse(text, source)
         return cls._from_raw(raw, Problems(source, lines))
 
@@ -95,7 +94,7 @@ class Machine:
         """The machine in an SCXML document, then one for each document that it invokes inline."""
         from casework.statechart.load.scxml import parse
 
-        _check_text(text, "from_scxml")
+        _check(isinstance(text, str), text, "text; Machine.from_scxml takes a document's text, Machine.load a path")
         return [cls._from_raw(raw, Problems(source)) for raw in parse(text, source)]
 
     @classmethod
@@ -284,9 +283,9 @@ class Machine:
         return f"<Machine {self.name!r} {self.hash[:12]}, {len(self.tables.states) - 1} states>"
 
 
-def _check_text(text: Any, method: str) -> None:
-    if not isinstance(text, str):
-        raise Misuse(f"{text!r:.80} is not text; Machine.{method} takes the text of a definition, Machine.load a path")
+def _check(is_right: bool, given: Any, what: str) -> None:
+    if not is_right:
+        raise Misuse(f"{given!r:.80} is not {what}")
 
 
 def canonical_json(value: Any) -> str:

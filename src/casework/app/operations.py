@@ -223,6 +223,8 @@ def migrate(core: Core, id: str, *, to: str | None = None) -> Program[Execution]
 def purge(core: Core, id: str, *, force: bool = False) -> Program[int]:
     """Delete an ended execution and everything of it; the number of items deleted. Then its id is free.
 
+    Children are executions of their own and stay until they are purged.
+
     Args:
         id: the execution.
         force: delete one that has not ended, too.

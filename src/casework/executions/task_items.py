@@ -15,7 +15,7 @@ import msgspec
 
 from casework.errors import CorruptItem, Misuse
 from casework.executions.runtime import Runtime
-from casework.executions.state import State
+from casework.executions.state import State, short_birth
 from casework.kernel.items import Item, Key, Put
 from casework.kernel.retry import fraction
 from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
@@ -112,7 +112,8 @@ def task_put(rt: Runtime, state: State, effect: chart.StartTask, now_us: int, re
         "machine": state.machine,
         "src": effect.src,
         "input": rt.encode(msgspec.json.encode(effect.input).decode()),
-        "key": f"{state.id}/{effect.stay}/{effect.invoke_id}{suffix}",
+        # With the birth: an id that was purged and is started again must not meet the side effects of its first life.
+        "key": f"{state.id}/{effect.stay}/{effect.invoke_id}-{short_birth(state.created_at_us)}{suffix}",
         "created_at_us": now_us,
         "pending": f"work/{bucket_of(state.id, rt.options.buckets)}",
         "rank_us": now_us,

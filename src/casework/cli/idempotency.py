@@ -93,7 +93,8 @@ def list_(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """List keys. It walks through the whole table, so on DynamoDB it is charged for every item that it passes.
+    """List keys. It walks through the whole table, so on DynamoDB it is charged for every item that it passes,
+    and needs the permission dynamodb:Scan (role admin of `casework dynamodb iam`).
 
     \b
     casework idempotency list --state claimed
@@ -177,7 +178,7 @@ def purge(
 ) -> None:
     """Forget a key and its result: the next call with it runs again.
 
-    --expired deletes what DynamoDB deletes by itself: records in a file whose time is over. Run it now and then.
+    --expired deletes all records whose time is over at once. A store does that by itself as well, later.
 
     \b
     casework idempotency purge shop.refund/42

@@ -12,7 +12,7 @@ from casework.app.core import Core, read_settings, write_settings
 from casework.app.idempotency_store import AsyncIdempotencyStore
 from casework.app.stores import is_embedded, open_backend_async, store_url
 from casework.app.streams_aio import AsyncStreamStore
-from casework.app.sync import make_options, worker_options
+from casework.app.sync import log, make_options, worker_options
 from casework.app.transaction import AsyncTransaction
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend
@@ -132,19 +132,29 @@ class WorkerTask:
 
     def __init__(self, app: AsyncApp, options: WorkerOptions) -> None:
         self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
-        self._backend = app.backend
+        self._app = app
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Worker:
-        self._task = asyncio.create_task(
-            run_async(work(self.worker), self._backend, step_limit=None), name="casework-worker"
-        )
+        self._app.core.worker_error = None
+        self._task = asyncio.create_task(self._work(), name="casework-worker")
         return self.worker
+
+    async def _work(self) -> None:
+        try:
+            await run_async(work(self.worker), self._app.backend, step_limit=None)
+        except Exception as error:
+            self._app.core.worker_error = error
+            log.critical("the worker ended: %s: %s", type(error).__name__, error, exc_info=error)
+            raise
 
     async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.worker.stop.set()
-        if self._task is not None:
-            await self._task
+        try:
+            if self._task is not None:
+                await self._task
+        finally:
+            self._app.core.worker_error = None
 
 
 def open_app_async(

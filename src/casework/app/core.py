@@ -45,6 +45,8 @@ class Core:
         self.writer = Writer(Log(streams))
         self.rt = Runtime(machines, options, codec)
         self.bell = Bell()
+        self.worker_error: BaseException | None = None
+        """Why the worker of this process has ended before it was asked to; None again at the end of its block."""
         self._held: collections.OrderedDict[str, State] = collections.OrderedDict()
         self._lock = threading.Lock()
 

@@ -103,7 +103,8 @@ def wait(core: Core, id: str, *, timeout_s: float | None = None) -> Program[Exec
         timeout_s: seconds to wait at most; None: for ever.
 
     Raises:
-        WaitTimeout: it has not ended yet; it goes on.
+        WaitTimeout: it has not ended yet; it goes on. Raised at once where this process's own worker has ended with an
+            error, which is its ``__cause__``.
         NoSuchExecution: there is none.
     """
     started = yield from now()
@@ -114,6 +115,12 @@ def wait(core: Core, id: str, *, timeout_s: float | None = None) -> Program[Exec
             return execution
         moment = yield from now()
         elapsed_s = (moment.middle_us - started.middle_us) / 1e6
+        if core.worker_error is not None:
+            error = core.worker_error
+            raise WaitTimeout(
+                f"execution {id!r:.200} has not ended, and the worker of this process has ended with an error: "
+                f"{type(error).__name__}: {error}; start another one (or wait elsewhere, if other workers go on)"
+            ) from error
         if timeout_s is not None and elapsed_s >= timeout_s:
             where = ", ".join(execution.configuration) or execution.status
             raise WaitTimeout(f"execution {id!r:.200} has not ended within {timeout_s:g} s; it is in {where}")

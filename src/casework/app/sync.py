@@ -149,7 +149,7 @@ class WorkerThread:
         try:
             asyncio.run(self._work())
         except BaseException as error:
-            self._error = error
+            self._error = self._app.core.worker_error = error
             log.critical("the worker ended: %s: %s", type(error).__name__, error, exc_info=error)
 
     async def _work(self) -> None:
@@ -174,6 +174,7 @@ class WorkerThread:
 
     def __enter__(self) -> Worker:
         self._check_is_new()
+        self._app.core.worker_error = None
         self._thread = threading.Thread(target=self._carry, name="casework-worker", daemon=True)
         self._thread.start()
         return self.worker
@@ -182,6 +183,7 @@ class WorkerThread:
         self.worker.stop.set()
         if self._thread is not None:
             self._thread.join()
+        self._app.core.worker_error = None
         if self._error is not None and error is None:
             raise self._error
 

@@ -109,7 +109,7 @@ def advance(rt: Runtime, id: str) -> Program[Advanced]:
             pass
         lost += 1
         if RACES.gives_up(lost, 0):
-            raise Contention(f"execution {id!r}: lost {lost} races in a row")
+            raise Contention(f"execution {id!r:.200}: lost {lost} races in a row")
         dice = yield from token()
         yield from sleep(RACES.pause_s(lost, dice))
 
@@ -260,8 +260,8 @@ def plan_writes(rt: Runtime, change: Change, condition: Condition) -> Program[tu
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
     if not change.ended and len(new.data) > MAX_STATE_BYTES // 4 and (size := check_write(put)) > MAX_STATE_BYTES:
         raise ItemTooLarge(
-            f"execution {new.id!r} would have {size:,} bytes, the limit is {MAX_STATE_BYTES:,} (the rest of an item is "
-            "for its end); keep less in its context"
+            f"execution {new.id!r:.200} would have {size:,} bytes, the limit is {MAX_STATE_BYTES:,} (the rest of an "
+            "item is for its end); keep less in its context"
         )
     return new, [put, *writes]
 

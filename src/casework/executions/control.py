@@ -44,7 +44,7 @@ def _with_state(attempt: Callable[[State], Program[State | None]], id: str) -> P
             pass
         lost += 1
         if RACES.gives_up(lost, 0):
-            raise Contention(f"execution {id!r}: lost {lost} races in a row; try again")
+            raise Contention(f"execution {id!r:.200}: lost {lost} races in a row; try again")
         dice = yield from token()
         yield from sleep(RACES.pause_s(lost, dice))
 
@@ -59,7 +59,7 @@ def terminate(rt: Runtime, id: str, *, reason: str = "terminated") -> Program[Ex
         if state.ended:
             return state
         if state.status == "purging":
-            raise Misuse(f"execution {id!r} is being purged; purge it again to finish that")
+            raise Misuse(f"execution {id!r:.200} is being purged; purge it again to finish that")
         if state.spill:
             yield from drain(rt, state)
             return None
@@ -104,7 +104,7 @@ def suspend(rt: Runtime, id: str) -> Program[Execution]:
         if state.status == "suspended":
             return state
         if state.ended or state.status == "purging":
-            raise Misuse(f"execution {id!r} is {state.status} and cannot be suspended")
+            raise Misuse(f"execution {id!r:.200} is {state.status} and cannot be suspended")
         if state.spill:
             yield from drain(rt, state)
             return None
@@ -136,7 +136,7 @@ def resume(rt: Runtime, id: str) -> Program[Execution]:
         if state.is_resuming:
             return (yield from finish_resume(rt, state))
         if not was_moved and (state.ended or state.status == "purging"):
-            raise Misuse(f"execution {id!r} is {state.status}; only a suspended one can be resumed")
+            raise Misuse(f"execution {id!r:.200} is {state.status}; only a suspended one can be resumed")
         return state
 
     return view(rt, (yield from _with_state(attempt, id)))
@@ -160,7 +160,7 @@ def redrive(rt: Runtime, id: str) -> Program[Execution]:
 
     def attempt(state: State) -> Program[State | None]:
         if state.status != "failed":
-            raise Misuse(f"execution {id!r} is {state.status}; only a failed one can be driven again")
+            raise Misuse(f"execution {id!r:.200} is {state.status}; only a failed one can be driven again")
         if state.spill:
             yield from drain(rt, state)
             return None
@@ -199,14 +199,14 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
 
     def attempt(state: State) -> Program[State | None]:
         if state.ended or state.status == "purging":
-            raise Misuse(f"execution {id!r} is {state.status}; only one that has not ended can be migrated")
+            raise Misuse(f"execution {id!r:.200} is {state.status}; only one that has not ended can be migrated")
         new_machine = machine or rt.machine_named(state.machine)
         if new_machine.hash == state.machine_hash:
             return state
         data = decode_data(state, rt.decode(state.data))
         problems = _misfits(new_machine, data, state)
         if problems:
-            raise Misuse(f"execution {id!r} does not fit {new_machine.name!r}: {'; '.join(problems)}")
+            raise Misuse(f"execution {id!r:.200} does not fit {new_machine.name!r}: {'; '.join(problems)}")
         if state.spill:
             yield from drain(rt, state)
             return None
@@ -249,7 +249,7 @@ def _machine_for(rt: Runtime, state: State) -> Program[Machine]:
     try:
         return (yield from machine_of(rt, state))
     except Parked as reason:
-        raise Misuse(f"execution {state.id!r}: {reason}; give casework.open its machine") from None
+        raise Misuse(f"execution {state.id!r:.200}: {reason}; give casework.open its machine") from None
 
 
 def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
@@ -269,7 +269,7 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         if state.status == "purging":
             return state
         if not state.ended and not force:
-            raise Misuse(f"execution {id!r} is {state.status}; cancel it first, or purge with force")
+            raise Misuse(f"execution {id!r:.200} is {state.status}; cancel it first, or purge with force")
         if state.spill and state.ended:
             yield from drain(rt, state)  # its children and its parent are still to hear of its end
             return None
@@ -280,7 +280,7 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         pass  # what it published is still to reach its stream
     left = yield from query(EXECUTIONS, id, low="o/", high="o0", limit=1)
     if left.items and not force:
-        raise Contention(f"what execution {id!r} published could not be delivered yet; purge it again later")
+        raise Contention(f"what execution {id!r:.200} published could not be delivered yet; purge it again later")
     deleted = 0
     while True:
         page = yield from query(EXECUTIONS, id, limit=91)
@@ -293,5 +293,5 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         yield from transact([Delete(state.key, equals("status", "purging"))])
     except (ConditionFailed, OutcomeUnknown):
         if (yield from get(state.key)) is not None:
-            raise Contention(f"execution {id!r} was started again while it was purged") from None
+            raise Contention(f"execution {id!r:.200} was started again while it was purged") from None
     return deleted + 1

@@ -51,8 +51,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets of the indexes; fixed when the tables were made."""
     trace_max: int = 0
     """Keep so many trace entries per execution; 0 keeps none and costs nothing."""
-    dedupe_window_s: int = 0
-    """Refuse repeated event ids for so long, at the price of a mark per event; 0: the last 32 ids only."""
+    dedupe_window_s: int | None = None
+    """Refuse repeated event ids for so long, at the price of a mark per event; 0: the last 32 ids only. A store has one
+    window for all its processes: fixed when it is made (0 by default), changed by ``casework settings``; None takes
+    it."""
     batch_max: int = 64
     """At most so many events of one execution go into one commit."""
     spill_above: int = 60

@@ -35,6 +35,11 @@ ID_HASH_BYTES = 8
 MAX_ID_BYTES = 512
 
 
+def short_birth(born_us: int) -> str:
+    """The last six digits to base 36 of a time of birth: tells the lives of an id apart that is started again."""
+    return "".join("0123456789abcdefghijklmnopqrstuvwxyz"[born_us // 36**place % 36] for place in range(6))
+
+
 def is_id(id: Any) -> bool:
     """Whether ``id`` can be an execution's id: 1 to 512 bytes of printable text."""
     return isinstance(id, str) and id != "" and id.isprintable() and len(id.encode(errors="replace")) <= MAX_ID_BYTES
@@ -239,7 +244,7 @@ def decode_data(state: State, text: str) -> Data:
     try:
         return _decode_data(text)
     except msgspec.DecodeError as error:
-        raise CorruptItem(f"the data of execution {state.id!r} cannot be read: {error}") from None
+        raise CorruptItem(f"the data of execution {state.id!r:.200} cannot be read: {error}") from None
 
 
 def encode_data(data: Data) -> str:

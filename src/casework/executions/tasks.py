@@ -155,7 +155,7 @@ def fail_task(rt: Runtime, task: Task, error: dict[str, Any]) -> Program[bool]:
 
 def _end_task(rt: Runtime, task: Task, event: chart.Event) -> Program[bool]:
     moment = yield from now()
-    mail = Mail(event.type, event.data, "", task.name, event.stay, event.invoke, kind="result")
+    mail = Mail(event.type, event.data, task.key, task.name, event.stay, event.invoke, kind="result")
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, task.token or task.name, task.stay)
     put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, rt=rt)

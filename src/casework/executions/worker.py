@@ -8,6 +8,7 @@ this execution", so losing or repeating a ring is harmless. No error of the stor
 from __future__ import annotations
 
 import collections
+import contextlib
 import heapq
 import logging
 from collections.abc import Iterator, Sequence
@@ -136,6 +137,17 @@ class Worker:
 def work(worker: Worker) -> Program[None]:
     """Do what is due until ``worker.stop`` is set, then finish what is held."""
     yield from spawn(keep_membership(worker.membership, worker.options.heartbeat_s), "membership")
+    try:
+        yield from _sweep_until_stopped(worker)
+        yield from drain_tasks(worker)
+    except Exception:
+        with contextlib.suppress(CaseworkError):  # others take its buckets at once; what went wrong is the news
+            yield from leave(worker.membership)
+        raise
+    yield from leave(worker.membership)
+
+
+def _sweep_until_stopped(worker: Worker) -> Program[None]:
     trouble = 0
     while not worker.stop.is_set:
         did = 0
@@ -151,8 +163,6 @@ def work(worker: Worker) -> Program[None]:
             moment = yield from now()
             pause_s = worker.alarms.seconds_until(moment.earliest_us, worker.options.poll_s)
             yield from race(worker.bell.flag, worker.stop, timeout_s=pause_s)
-    yield from drain_tasks(worker)
-    yield from leave(worker.membership)
 
 
 def sweep(worker: Worker) -> Program[int]:
@@ -232,7 +242,7 @@ def _advance_all(worker: Worker, ids: Sequence[str]) -> Program[int]:
     published: list[str] = []
     for id, outcome in zip(ids, outcomes, strict=True):
         if outcome.error is not None:
-            _report(worker, f"execution {id!r}", outcome.error)
+            _report(worker, f"execution {id!r:.200}", outcome.error)
         elif outcome.value is not None and outcome.value.is_held:
             did += 1
             if outcome.value.state is not None and outcome.value.state.machine in worker.rt.options.publish:

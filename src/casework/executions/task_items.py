@@ -75,6 +75,8 @@ class Task(msgspec.Struct, kw_only=True):
     beats: int = 0
     """Renewals of this claim."""
     created_at_us: int = 0
+    rank_us: int = 0
+    """When it is due: at first at once, then after a pause, and while it is claimed when its lease ends."""
     last_error: str = ""
     details: str = ""
     """JSON that the function gave to ``heartbeat``; the next attempt finds it."""
@@ -152,6 +154,7 @@ def task_of(item: Mapping[str, Any]) -> Task:
             lease_us=item.get("lease_us", 0),
             beats=item.get("beats", 0),
             created_at_us=item.get("created_at_us", 0),
+            rank_us=item["rank_us"],
             last_error=item.get("last_error", ""),
             details=item.get("details", ""),
             is_external=item.get("is_external", False),

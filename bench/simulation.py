@@ -1,7 +1,8 @@
 """How fast the simulator is: ``python -m bench.simulation [--json] [--seconds N] [NAME ...]``.
 
 For each scenario: scheduled steps and seeds (whole runs) in a second of one core's time, with all faults on. ``users``
-is ``casework.simulate`` on the demo's machines, with crashes and duplicates.
+is ``casework.simulate`` on the demo's machines, with crashes and duplicates. ``bare`` is what the simulator itself
+costs: three programs that read one item at each step and do nothing with it. The rest is the code under test.
 """
 
 from __future__ import annotations
@@ -10,17 +11,45 @@ import argparse
 import json
 import logging
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import casework
-from casework.simulation.runner import explore
-from casework.simulation.scenarios import executions, records
+from casework.kernel.effects import Effect, Get
+from casework.simulation.carrier import Process
+from casework.simulation.runner import Scenario, explore
+from casework.simulation.scenarios import executions, records, streams
 from casework.simulation.users import simulate
 
 DEMO = Path(casework.__file__).parent / "demo"
 RUNS = 1_000_000
 TARGET_STEPS_A_SECOND = 200_000
+
+
+class Bare(Scenario):
+    """Programs without work of their own."""
+
+    name = "bare"
+    tables = (records.CELLS,)
+    steps_each = 1_000
+
+    def begin(self) -> None:
+        """Start the readers."""
+        self.left = 3
+        for n in range(self.left):
+            self.world.process(f"reader-{n}", self.read, may_crash=False)
+
+    def read(self, process: Process) -> Generator[Effect, Any, Any]:
+        """One item, again and again."""
+        effect = Get(records.CELLS.key("c"))
+        for _ in range(self.steps_each):
+            yield effect
+        self.left -= 1
+
+    def is_over(self) -> bool:
+        """All have read."""
+        return not self.left
 
 
 def of_scenario(scenario: Any, seconds: float) -> dict[str, Any]:
@@ -75,7 +104,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each scenario")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    scenarios = {scenario.name: scenario for scenario in (*records.ALL, *executions.ALL)}
+    scenarios = {scenario.name: scenario for scenario in (Bare, *records.ALL, *executions.ALL, *streams.ALL)}
     names = options.names or [*scenarios, "users"]
     rows = []
     from rich.progress import track

@@ -180,7 +180,7 @@ class StoreConflict(StoreError):
 
     def __init__(self, id: str, expected: int | None, found: int | None) -> None:
         self.id, self.expected, self.found = id, expected, found
-        super().__init__(f"execution {id!r}: expected version {expected}, found {found}")
+        super().__init__(f"execution {id!r:.200}: expected version {expected}, found {found}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.id, self.expected, self.found)
@@ -192,7 +192,7 @@ class AlreadyProcessed(StoreConflict):
     def __init__(self, id: str, version: int | None, event_id: str) -> None:
         super().__init__(id, version, version)
         self.event_id = event_id
-        self.args = (f"execution {id!r} has processed event {event_id!r} already",)
+        self.args = (f"execution {id!r:.200} has processed event {event_id!r} already",)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.id, self.expected, self.event_id)

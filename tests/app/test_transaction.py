@@ -114,6 +114,7 @@ def test_bad_parts_are_refused_where_they_are_given(app: casework.App) -> None:
         ):
             with pytest.raises(Misuse):
                 wrong()
+    app.start("order", id="o-1")
     with pytest.raises(ItemTooLarge, match="o-1"), app.transaction() as tx:
         for n in range(100):
             tx.put(THINGS, {"id": f"{n}"})
@@ -237,3 +238,22 @@ def test_a_webhook_commits_its_key_its_execution_and_its_answer_together() -> No
         assert (first.status, first.body) == (second.status, second.body) == (201, b'{"order":"o-1"}')
         assert second.is_replay and second.headers["content-type"] == "application/json"
         assert app.get("o-1").configuration == ["open"]
+
+
+def test_a_send_to_nobody_or_of_an_event_that_its_machine_does_not_know_writes_nothing(app: casework.App) -> None:
+    app.start("order", id="o-1")
+    with pytest.raises(casework.NoSuchExecution, match="o-9"), app.transaction() as tx:
+        tx.put(THINGS, {"id": "a"})
+        tx.send("o-9", "Paid")
+    for id in ("o-1", "o-2"):  # there already, and started beside it
+        with pytest.raises(casework.UnknownEvent, match=r"Piad.*it knows: Paid, Sent"), app.transaction() as tx:
+            tx.put(THINGS, {"id": "a"})
+            tx.send(id, "Piad")
+            tx.start("order", id="o-2")
+    assert thing(app) is None
+    with app.transaction() as tx:  # the order in the block does not matter
+        tx.send("o-2", "Paid")
+        tx.start("order", id="o-2")
+    assert settle(app, "o-2").configuration == ["paid"]
+    with pytest.raises(Misuse, match="event_id"), app.transaction() as tx:
+        tx.send("o-1", "Paid", event_id=7)  # type: ignore[arg-type]

@@ -186,3 +186,20 @@ def test_the_template_and_the_policy_are_json(shell: Shell) -> None:
     policy = json.loads(shell.run("dynamodb", "iam", "--prefix", "shop", "--role", "worker").stdout)
     assert policy["Statement"]
     assert "role" in shell.refused("dynamodb", "iam", "--role", "king")
+
+
+def test_settings_shows_and_changes_what_the_store_decides_for_all_its_processes(shell: Shell) -> None:
+    assert "there is no database" in shell.refused("settings")
+    assert "dedupe_window_s  60" in shell.run("settings", "--dedupe-window-s", "60").stdout
+    assert shell.json("settings") == {"buckets": 16, "dedupe_window_s": 60}
+    url = f"sqlite:///{shell.folder}/casework.db"
+    with casework.open(url, dedupe_window_s=60):
+        shell.run("settings", "--dedupe-window-s", "0")
+    with casework.open(url) as app:
+        assert app.core.rt.options.dedupe_window_s == 0
+
+
+def test_checking_a_file_finds_a_circle_that_never_rests(shell: Shell) -> None:
+    (shell.folder / "circle.yaml").write_text("id: m\ninitial: a\nstates:\n  a: {always: b}\n  b: {always: a}\n")
+    done = shell.run("check", "circle.yaml", code=2)
+    assert "circle.yaml:4: states.a: eventless transitions go round for ever: a -> b -> a" in done.stderr

@@ -75,3 +75,7 @@ def test_a_file_says_what_is_sent_and_what_tasks_return(shell: Shell) -> None:
 )
 def test_misuse_ends_with_2_and_one_line(shell: Shell, args: tuple[str, ...], message: str) -> None:
     assert message in shell.refused("simulate", *args)
+
+
+def test_an_events_file_that_is_not_there_is_named(shell: Shell) -> None:
+    assert "--events: there is no file 'none.yaml'" in shell.refused("simulate", "order.yaml", "--events", "none.yaml")

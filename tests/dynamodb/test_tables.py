@@ -252,7 +252,13 @@ def test_a_policy_lists_every_action_of_a_transaction_and_no_more() -> None:
     }
     assert any(arn.endswith("/index/pending") for arn in worker["Statement"][1]["Resource"])
     assert "dynamodb:CreateTable" in admin["Statement"][2]["Action"]
-    assert "Create" not in json.dumps([app, worker])
+    assert admin["Statement"][3] == {
+        "Sid": "CaseworkWalks",
+        "Effect": "Allow",
+        "Action": ["dynamodb:Scan"],
+        "Resource": ["arn:aws:dynamodb:*:*:table/shop_idempotency"],
+    }
+    assert "Scan" not in json.dumps([app, worker]) and "Create" not in json.dumps([app, worker])
     assert "Delete" not in json.dumps(admin["Statement"][2])
     assert '"*"' not in json.dumps([app, worker, admin]).replace('"dynamodb:*"', '"*"')
     with pytest.raises(Misuse, match="not a role"):

@@ -196,6 +196,49 @@ def test_a_slow_suspend_does_not_hide_the_messages_of_what_was_resumed() -> None
     assert entries(backend, "j").count("e/") == 1
 
 
+def test_a_worker_that_takes_a_part_of_the_messages_while_they_are_put_back_hides_none() -> None:
+    """The simulator's scenario "control", seed 417236587901: the rest waited until somebody sent another event."""
+    app, backend = watched_app(job())
+    app.start("job", id="j")
+    sent = app.core.rt.options.batch_max + 1
+    for _ in range(sent):
+        app.send("j", "add")
+    app.suspend("j")
+    resuming = ByHand(control.resume(app.core.rt, "j"), backend)
+    resuming.up_to().perform()
+    resuming.up_to()
+    work_once(app, "j")
+    resuming.finish()
+    hidden = [item for item in items_of(backend, "j", "e/") if "pending" not in item]
+    assert hidden == []
+    work(app, "j")
+    assert app.get("j").context == {"n": sent}
+
+
+def test_workers_finish_a_resume_whose_caller_died() -> None:
+    app, backend = watched_app(job())
+    app.start("job", id="j")
+    app.send("j", "add")
+    app.suspend("j")
+    dying = ByHand(control.resume(app.core.rt, "j"), backend)
+    dying.up_to().perform()
+    dying.program.close()
+    assert str(state_item(backend, "j")["pending"]).startswith("work/"), "the state itself calls a worker"
+    work(app, "j")
+    assert app.get("j").context == {"n": 1}
+    assert "resume_status" not in state_item(backend, "j")
+
+
+def test_the_messages_of_a_suspended_execution_that_is_terminated_become_dead_letters() -> None:
+    app, _ = watched_app(job())
+    app.start("job", id="j")
+    app.send("j", "add")
+    app.suspend("j")
+    app.terminate("j")
+    work(app, "j")
+    assert [letter.reason for letter in app.dead_letters().items] == ["the execution had ended: cancelled"]
+
+
 def test_only_what_goes_on_can_be_suspended_and_only_what_is_suspended_resumed() -> None:
     app, _ = watched_app(job())
     app.start("job", id="j")

@@ -78,6 +78,8 @@ class Face:
             core = Core(machines, make_options(options), None)
             prepare(core, self.backend, create=True)
             self.app = AsyncApp(core, ThreadedBackend(self.backend), owns_backend=True, create=False)
+            self._runner.run(self.app.__aenter__())
+            self.backend.forget()
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.app, name)

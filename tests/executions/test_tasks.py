@@ -94,7 +94,7 @@ def test_a_task_gets_its_input_and_its_result_is_an_event(casework_app: Maker) -
     app.start("pay", id="p")
     app.settle()
     (call,) = app.calls("charge_card")
-    assert call.kwargs == {"amount": 42} and call.attempt == 1 and call.idempotency_key == "p/1/charge"
+    assert call.kwargs == {"amount": 42} and call.attempt == 1 and call.idempotency_key.startswith("p/1/charge-")
     assert app.get("p").context["out"] == {"ref": "r-1"} and app.get("p").waiting_for == []
     assert items_of(app.backend, "p", "w/") == [] == items_of(app.backend, "p", "e/")
 
@@ -107,7 +107,7 @@ def test_a_task_is_tried_again_after_growing_pauses_with_one_key(casework_app: M
     for pause, calls in (("9s", 1), ("1s", 2), ("19s", 2), ("1s", 3)):
         app.advance(pause)
         assert len(app.calls("charge_card")) == calls
-    assert {call.idempotency_key for call in app.calls("charge_card")} == {"p/1/charge"}
+    assert len({call.idempotency_key for call in app.calls("charge_card")}) == 1
     assert [call.attempt for call in app.calls("charge_card")] == [1, 2, 3]
     assert app.get("p").configuration == ["paid"]
 
@@ -357,7 +357,7 @@ def test_a_result_of_an_earlier_stay_is_not_taken_for_a_later_one() -> None:
     work(app, "p")
     assert app.get("p").configuration == ["charging"] and app.get("p").waiting_for == ["charge"]
     later = claim(app, place_of(backend, "p"))
-    assert later.key == "p/2/charge"
+    assert later.key.startswith("p/2/charge-")
     assert run(finish_task(app.core.rt, later, {"ref": "new"}), backend)
     work(app, "p")
     assert app.get("p").context["out"] == {"ref": "new"}
@@ -387,6 +387,18 @@ def test_a_task_driven_again_gets_a_new_key(casework_app: Maker) -> None:
     assert app.get("p").context["out"] == {"ref": 1}
     keys = [call.idempotency_key for call in app.calls("charge_card")]
     assert len(set(keys)) == 2 and keys[1].endswith("/redrive-1")
+
+
+def test_an_id_that_is_started_again_after_a_purge_has_other_keys(casework_app: Maker) -> None:
+    app = casework_app(pay())
+    app.fake("charge_card", {"ref": 1}, {"ref": 2})
+    for _ in range(2):
+        app.start("pay", id="p")
+        app.settle()
+        app.terminate("p")
+        app.purge("p")
+    first, second = (call.idempotency_key for call in app.calls("charge_card"))
+    assert first != second and first.startswith("p/1/charge-") and second.startswith("p/1/charge-")
 
 
 # --- completed from outside -------------------------------------------------------------------------------------------

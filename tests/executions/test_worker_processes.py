@@ -73,7 +73,9 @@ def test_a_worker_killed_in_the_middle_is_replaced_and_every_state_change_happen
             changes = [(e["from"], e["to"]) for entry in app.trace(id) for e in entry["events"]]
             assert changes == [([], ["idle"]), (["idle"], ["working"]), (["working"], ["done"])]
     runs = runs_by_key(ledger)
-    assert set(runs) == {f"{id}/2/work" for id in ids}, "one idempotency key for each task, whoever ran it"
+    assert sorted(key.rpartition("-")[0] for key in runs) == sorted(f"{id}/2/work" for id in ids), (
+        "one idempotency key for each task, whoever ran it"
+    )
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ FAULTS = (
         races.Backlog,
         lambda: together(
             mock.patch.object(advance, "_set_aside", _stays_indexed),
-            mock.patch.object(control, "_index_all", _stays_indexed),
+            mock.patch.object(control, "set_aside_all", _stays_indexed),
         ),
     ),
     Fault(

@@ -15,7 +15,7 @@ import pytest
 
 from casework.errors import CaseworkError, ConditionFailed, Contention, OutcomeUnknown, Throttled
 from casework.kernel.conditions import absent, equals, present
-from casework.kernel.effects import Effect, Get, GetMany, Now, Query, Sleep, Transact, Write
+from casework.kernel.effects import All, Effect, Get, GetMany, Now, Query, Sleep, Spawn, Transact, Write
 from casework.kernel.items import Check, Delete, Index, Put, Table, Update
 from casework.simulation.carrier import Process
 from casework.simulation.faults import NONE, Faults
@@ -435,6 +435,41 @@ def test_clocks_of_hosts_are_skewed_within_the_bound_that_they_are_told() -> Non
         world.process("host", main)
         world.run(lambda: False, steps_max=10)
     assert min(middles) <= -4 and max(middles) >= 4
+
+
+def test_reads_that_go_together_are_torn_and_throttled_each_by_itself() -> None:
+    together = All([Get(key("a")), Query(ITEMS, "p")])
+    transaction = Transact([put("a", v=1), put("b", v=1)])
+    torn = play(attempt(together, "read"), attempt(transaction, "write"), faults=Faults(torn_reads=0.5))
+    seen = {(item is not None, len(page.items)) for item, page in (o["read"] for o in outcomes(torn))}
+    assert {(False, 0), (False, 1), (False, 2), (True, 1), (True, 2)} <= seen, "each has an instant of its own"
+    throttled = {
+        o["read"] is Throttled for o in outcomes(play(attempt(together, "read"), faults=Faults(throttled_reads=0.3)))
+    }
+    assert throttled == {True, False}
+
+
+def test_a_process_that_stands_still_hears_no_answer() -> None:
+    transaction = Transact([put("a", v=1), put("b", v=1), put("c", v=1)])
+    waited_us = []
+    for seed in SEEDS:
+        world = World(seed, (ITEMS,), faults=Faults(pause=0.2, pause_s_max=5.0))
+
+        def tick() -> Program:
+            for _ in range(20):
+                yield Sleep(0.0001)
+
+        def main(process: Process, world: World = world) -> Program:
+            yield Spawn(tick())
+            began_us = world.now_us
+            yield transaction
+            assert process.paused_until_us <= world.now_us
+            waited_us.append(world.now_us - began_us)
+
+        world.process("p", main, may_crash=False)
+        world.run(lambda: False, steps_max=3000)
+    assert len(waited_us) == len(SEEDS)
+    assert min(waited_us) < 100_000 < 1_000_000 < max(waited_us)
 
 
 def test_a_delete_and_a_put_of_one_item_are_single_writes_that_never_overlap() -> None:

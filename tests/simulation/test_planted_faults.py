@@ -8,12 +8,22 @@ from typing import Any
 import pytest
 
 from casework.simulation.runner import Report, Scenario, explore
-from casework.simulation.scenarios import executions, idempotency, races, records, streams, truncation
+from casework.simulation.scenarios import (
+    components, executions, idempotency, lifecycle, races, records, retention, streams, truncation,
+)  # fmt: skip
 from tests.simulation import idempotency_mutations, mutations, race_mutations, stream_mutations
 from tests.simulation.classics import MISTAKES, SOUND
 from tests.simulation.planting import Fault
 
-SCENARIOS = (*executions.ALL, *races.ALL, *records.ALL, *streams.ALL, *truncation.ALL, *idempotency.SCENARIOS)
+SCENARIOS = (
+    *executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *records.ALL, *streams.ALL, *truncation.ALL,
+    *retention.ALL, *idempotency.SCENARIOS,
+)  # fmt: skip
+VARIANTS = {
+    executions.ChildrenHarsh, executions.ShellHarsh, streams.AppendsHarsh, streams.ConsumersHarsh,
+    truncation.TruncationAtOnce, *retention.ALL,
+}  # fmt: skip
+"""The same as another scenario with other faults or settings: fewer seeds in `make test`, as many in `make soak`."""
 FAULTS = (*mutations.FAULTS, *race_mutations.FAULTS, *stream_mutations.FAULTS, *idempotency_mutations.FAULTS)
 SEEDS_MAX = 6000
 """A fault that is not found within so many seeds fails the test; medians stand far below."""
@@ -48,10 +58,11 @@ def test_a_classic_mistake_is_caught(design: Any) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_what_is_not_mutated_survives_two_thousand_seeds(scenario: Any) -> None:
-    report = explore(scenario, runs=2000, first_seed=fresh_seed())
+def test_what_is_not_mutated_survives_two_thousand_seeds_or_as_a_variant_five_hundred(scenario: Any) -> None:
+    runs = 500 if scenario in VARIANTS else 2000
+    report = explore(scenario, runs=runs, first_seed=fresh_seed())
     assert report.failure is None, str(report.failure)
-    assert report.runs == 2000
+    assert report.runs == runs
 
 
 @pytest.mark.parametrize("design", SOUND, ids=lambda design: design.__name__)

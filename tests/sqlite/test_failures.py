@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from casework.backends.sqlite import SqliteBackend
+from casework.backends.sqlite import SqliteBackend, connections
 from casework.errors import (
     ConditionFailed,
     Contention,
@@ -22,7 +22,7 @@ from casework.errors import (
 )
 from casework.kernel.conditions import absent, equals, present
 from casework.kernel.effects import Get, Query, Transact, Write
-from casework.kernel.items import Check, Delete, Put, Update
+from casework.kernel.items import Check, Delete, Put, Table, Update
 from tests.sqlite.conftest import ITEMS
 
 
@@ -384,3 +384,31 @@ def test_an_error_that_belongs_to_one_request_hits_only_that_one(
     outcomes = backend.execute_many([put("a"), Transact([Put(ITEMS, {"id": "b"}, when=Broken())]), put("c")])
     assert [type(outcome.error) for outcome in outcomes] == [type(None), ZeroDivisionError, type(None)]
     assert backend.execute(Get(ITEMS.key("b"))) is None
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_was_deleted_or_replaced_is_written_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    path, aside = tmp_path / "a.db", tmp_path / "aside.db"
+    with SqliteBackend(path) as backend:
+        backend.create_tables([ITEMS])
+        backend.execute(Write(Put(ITEMS, {"id": "kept"})))
+        path.rename(aside)
+        if is_replaced:
+            SqliteBackend(path).close()
+        said = "replaced by another file" if is_replaced else "deleted or moved away"
+        with pytest.raises(Misuse, match=f"{said} while this process had it open.*restart"):
+            backend.execute(Write(Put(ITEMS, {"id": "lost"})))
+        refused = backend.execute_many([Write(Put(ITEMS, {"id": f"{n}"})) for n in range(3)])
+        assert all(isinstance(outcome.error, Misuse) for outcome in refused)
+        with pytest.raises(Misuse, match=said):
+            backend.create_tables([Table(name="others", partition="id")])
+        monkeypatch.setattr(connections, "LOOK_S", 0.0)
+        backend._file._look_at_s = 0.0
+        with pytest.raises(Misuse, match=said):
+            backend.execute(Get(ITEMS.key("kept")))
+        if not is_replaced:
+            aside.rename(path)
+            backend.execute(Write(Put(ITEMS, {"id": "again"})))  # it is the file that was opened
+            assert backend.execute(Get(ITEMS.key("kept"))) and backend.execute(Get(ITEMS.key("lost"))) is None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from casework.errors import Misuse, NotJson
-from casework.statechart import CancelTimer, Event, Log, UnboundFunction, start, step
+from casework.statechart import CancelTimer, Event, Log, Machine, UnboundFunction, start, step
 from tests.statechart.charts import Chart, machine
 
 CHART = """
@@ -221,3 +222,22 @@ states:
 """)
     one.machine.action(name="note")(lambda context, event, **params: params)
     assert one.send("go").context == {"old": True, "new": False}
+
+
+@pytest.mark.parametrize("path", [5, None, "", ["order.yaml"], b"order.yaml"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises(Misuse, match=r"is not the path of a file; write Machine.load"):
+        Machine.load(path)
+
+
+def test_a_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="cannot be read: Is a directory; give the file of a machine"):
+        Machine.load(tmp_path)
+    with pytest.raises(Misuse, match="cannot be read: embedded null byte"):
+        Machine.load("a\0b")
+
+
+@pytest.mark.parametrize("method", ["from_yaml", "from_scxml"])
+def test_what_is_no_text_is_refused(method: str) -> None:
+    with pytest.raises(Misuse, match=f"5 is not text; Machine.{method} takes a "):
+        getattr(Machine, method)(5)

@@ -27,6 +27,7 @@ from casework.statechart import (
     timer_event,
 )
 from casework.statechart.configuration import is_legal
+from casework.statechart.loops import loops
 
 EVENTS = ["e", "f", "g.h"]
 
@@ -197,3 +198,15 @@ def test_two_machines_of_one_definition_step_alike(definition: dict[str, Any], s
     play(other, list(reversed(script)))
     second = play(other, script)
     assert [each.snapshot for each in first] == [each.snapshot for each in second]
+
+
+@settings(max_examples=150, deadline=None)
+@given(machines(), SCRIPTS)
+def test_no_step_ends_where_check_sees_a_circle(definition: dict[str, Any], script: list[Any]) -> None:
+    machine = Machine.from_dict(definition)
+    circles = {
+        name for loop in loops(machine.tables, machine.tables.states) if not loop.has_timer for name in loop.names
+    }
+    for each in play(machine, script):
+        if each.snapshot.status == "running":
+            assert ", ".join(each.snapshot.configuration) not in circles

@@ -59,7 +59,18 @@ def test_reading_goes_through_all_pages_and_a_limit_ends_it() -> None:
             writer.put("s", *ops(f"{n:04}"))
     assert [op.seq for op in store.read("s")] == list(range(1, 2501))
     assert [op.seq for op in store.read("s", after=10, limit=1500)] == list(range(11, 1511))
-    assert list(store.read("s", limit=0)) == []
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "7", True])
+def test_a_limit_that_cannot_be_is_refused_at_once(limit: Any) -> None:
+    with pytest.raises(Misuse, match=r"limit is .* 1 or more; None"):
+        StreamStore(fresh_backend()).read("s", limit=limit)
+
+
+@pytest.mark.parametrize("given", [Op("o", b"1"), "text", None, 5])
+def test_operations_that_are_not_in_a_list_are_refused(given: Any) -> None:
+    with pytest.raises(Misuse, match=r"give a list: append\(stream, \[casework.Op"):
+        StreamStore(fresh_backend()).append("s", given)
 
 
 @pytest.mark.parametrize("after", [0, 1, 50, 94, 95, 96, 189, 190])

@@ -12,11 +12,11 @@ from casework.app.core import Core, read_settings, write_settings
 from casework.app.idempotency_store import AsyncIdempotencyStore
 from casework.app.stores import is_embedded, open_backend_async, store_url
 from casework.app.streams_aio import AsyncStreamStore
-from casework.app.sync import make_options, worker_options
+from casework.app.sync import log, make_options, worker_options
 from casework.app.transaction import AsyncTransaction
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend
-from casework.errors import MissingTable
+from casework.errors import MissingTable, Misuse
 from casework.executions.runtime import Codec
 from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.programs import Program
@@ -34,6 +34,7 @@ def _driven(
     """The coroutine method that drives an operation."""
 
     async def method(app: AsyncApp, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        app.check_is_open()
         return await run_async(operation(app.core, *args, **kwargs), app.backend)
 
     functools.update_wrapper(method, operation)
@@ -54,6 +55,7 @@ class AsyncApp:
         """The idempotency records of this store; see ``casework.idempotent``."""
         self.streams = AsyncStreamStore(backend, writer=core.writer)
         self._create = create
+        self._is_open = False
 
     start = _driven(operations.start)
     send = _driven(operations.send)
@@ -77,6 +79,7 @@ class AsyncApp:
 
     def transaction(self) -> AsyncTransaction:
         """One transaction, any mix: ``async with app.transaction() as tx``; see ``casework.app.transaction``."""
+        self.check_is_open()
         return AsyncTransaction(self)
 
     def worker(self, **options: Any) -> WorkerTask:
@@ -84,10 +87,19 @@ class AsyncApp:
 
         Raises Misuse when a machine lacks functions that its definition names.
         """
+        self.check_is_open()
         return WorkerTask(self, worker_options(self.core, options))
+
+    def check_is_open(self) -> None:
+        """Misuse before the application was opened and after it was closed."""
+        if not self._is_open:
+            raise Misuse(
+                "this application is not open; use it inside its block: `async with casework.open_async(...) as app:`"
+            )
 
     async def close(self) -> None:
         """Give back the store; harmless when done twice."""
+        self._is_open = False
         if self._owns_backend:
             await self.backend.close()
 
@@ -97,6 +109,7 @@ class AsyncApp:
         except BaseException:
             await self.close()
             raise
+        self._is_open = True
         return self
 
     async def _prepare(self) -> None:
@@ -119,19 +132,29 @@ class WorkerTask:
 
     def __init__(self, app: AsyncApp, options: WorkerOptions) -> None:
         self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
-        self._backend = app.backend
+        self._app = app
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Worker:
-        self._task = asyncio.create_task(
-            run_async(work(self.worker), self._backend, step_limit=None), name="casework-worker"
-        )
+        self._app.core.worker_error = None
+        self._task = asyncio.create_task(self._work(), name="casework-worker")
         return self.worker
+
+    async def _work(self) -> None:
+        try:
+            await run_async(work(self.worker), self._app.backend, step_limit=None)
+        except Exception as error:
+            self._app.core.worker_error = error
+            log.critical("the worker ended: %s: %s", type(error).__name__, error, exc_info=error)
+            raise
 
     async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.worker.stop.set()
-        if self._task is not None:
-            await self._task
+        try:
+            if self._task is not None:
+                await self._task
+        finally:
+            self._app.core.worker_error = None
 
 
 def open_app_async(
@@ -143,10 +166,15 @@ def open_app_async(
     streams: StreamOptions | None = None,
     **options: Any,
 ) -> AsyncApp:
-    """Open a store on the running loop; see :func:`casework.open_async`."""
+    """Open a store on the running loop: ``async with casework.open_async(...) as app``.
+
+    Arguments and errors are those of :func:`casework.open`; most errors come when the block is entered.
+    """
     core = Core(machines, make_options(options), codec, streams)
     if store is None or isinstance(store, str):
         url = store_url(store)
         wanted = is_embedded(url) if create is None else create
         return AsyncApp(core, open_backend_async(url), owns_backend=True, create=wanted)
+    if not isinstance(store, AsyncBackend):
+        raise Misuse(f"{store!r:.80} is no store; give a URL such as sqlite:///shop.db, or an async backend")
     return AsyncApp(core, store, owns_backend=False, create=bool(create))

@@ -30,7 +30,8 @@ class Core:
 
     Args:
         machines: the machines of this process, with their functions.
-        options: settings; ``buckets`` counts only for a store that has none yet.
+        options: settings; ``buckets`` counts only for a store that has none yet, and ``dedupe_window_s`` must then be
+            the store's.
         codec: what stores context, messages and results.
         streams: settings of the streams.
 
@@ -44,6 +45,8 @@ class Core:
         self.writer = Writer(Log(streams))
         self.rt = Runtime(machines, options, codec)
         self.bell = Bell()
+        self.worker_error: BaseException | None = None
+        """Why the worker of this process has ended before it was asked to; None again at the end of its block."""
         self._held: collections.OrderedDict[str, State] = collections.OrderedDict()
         self._lock = threading.Lock()
 
@@ -84,17 +87,28 @@ class Core:
 
 SETTINGS = REGISTRY.key("settings", "store")
 
+MAX_DEDUPE_WINDOW_S = 10 * 366 * 86_400
+"""The longest dedupe window, ten years."""
+
 
 def read_settings(core: Core) -> Program[bool]:
     """Take over the store's own settings; False when it has none yet.
 
-    Raises MissingTable when it has no tables, or was made by an earlier casework that had fewer of them.
+    Raises MissingTable when it has no tables, or was made by an earlier casework that had fewer of them; Misuse when
+    this process was given another dedupe window than the store has.
     """
     item = yield from get(SETTINGS)
     if item is None:
         return False
     check_format(item, "the store")
-    core.rt.options = msgspec.structs.replace(core.rt.options, buckets=int(item["buckets"]))
+    window_s = int(item.get("dedupe_window_s", 0))
+    given_s = core.rt.options.dedupe_window_s
+    if given_s is not None and given_s != window_s:
+        raise Misuse(
+            f"dedupe_window_s is {given_s}, but the store's window is {window_s}, and all its processes must have the "
+            f"same; leave it out, or change the store's: `casework settings --dedupe-window-s {given_s}`"
+        )
+    core.rt.options = msgspec.structs.replace(core.rt.options, buckets=int(item["buckets"]), dedupe_window_s=window_s)
     if int(item.get("tables", 0)) < len(TABLES):
         raise MissingTable(
             "the store was made by an earlier casework and lacks tables; make them with `casework dynamodb create`, "
@@ -106,11 +120,13 @@ def read_settings(core: Core) -> Program[bool]:
 def write_settings(core: Core) -> Program[None]:
     """Give a new store its settings, whoever comes first decides; tell an older one of its new tables."""
     moment = yield from now()
+    window_s = core.rt.options.dedupe_window_s or 0
     item: dict[str, Any] = {
         "kind": "settings",
         "name": "store",
         "format": FORMAT,
         "buckets": core.rt.options.buckets,
+        "dedupe_window_s": window_s,
         "tables": len(TABLES),
         "created_at_us": moment.middle_us,
     }
@@ -119,3 +135,13 @@ def write_settings(core: Core) -> Program[None]:
     except (ConditionFailed, OutcomeUnknown):
         yield from write(Update(SETTINGS, {"tables": len(TABLES)}, when=present()))
         yield from read_settings(core)
+    else:
+        core.rt.options = msgspec.structs.replace(core.rt.options, dedupe_window_s=window_s)
+
+
+def change_dedupe_window(core: Core, window_s: int) -> Program[None]:
+    """Give the store another dedupe window. Processes that have it open keep the old one until they open it again."""
+    if type(window_s) is not int or not 0 <= window_s <= MAX_DEDUPE_WINDOW_S:
+        raise Misuse(f"the dedupe window is {window_s!r:.80}; it must be 0 to {MAX_DEDUPE_WINDOW_S} seconds")
+    yield from write(Update(SETTINGS, {"dedupe_window_s": window_s}, when=present()))
+    core.rt.options = msgspec.structs.replace(core.rt.options, dedupe_window_s=window_s)

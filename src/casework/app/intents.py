@@ -15,7 +15,7 @@ from casework.app.core import Core
 from casework.errors import LeaseLost, Misuse, OpIdReused, Refusal, TransactionRefused
 from casework.executions import deliver
 from casework.executions.deliver import Execution
-from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
+from casework.executions.mailbox import Mail, mail_sort, put_message
 from casework.executions.runtime import store_definition
 from casework.executions.spill import drain
 from casework.executions.state import STATE, State
@@ -30,7 +30,7 @@ from casework.statechart import check_json
 from casework.streams.append import Pending, checked, learn
 from casework.streams.append import look as look_at_head
 from casework.streams.append import plan as plan_round
-from casework.streams.log import Appended, Log, Op, Place, check_stream, claim_key
+from casework.streams.log import Appended, Log, Op, Place, check_ops, check_stream, claim_key
 
 
 class Intent(Protocol):
@@ -96,18 +96,32 @@ class WriteIntent(_Plain):
 
 
 class SendIntent(_Plain):
-    """A message to an execution. Whether it is there is not checked: a message to nobody becomes a dead letter."""
+    """A message to an execution, which is there already or is started by an intent beside this one."""
 
-    def __init__(self, id: str, event: str, data: Any, event_id: str | None, priority: int, source: str) -> None:
+    def __init__(
+        self,
+        id: str,
+        event: str,
+        data: Any,
+        event_id: str | None,
+        priority: int,
+        source: str,
+        beside: Sequence[Intent] = (),
+    ) -> None:
         deliver.check_id(id)
-        if not event:
-            raise Misuse(f"{event!r:.80} is not an event type; use a non-empty string")
+        deliver.check_sent(event, event_id, priority)
         check_json(data, "data")
-        if priority not in range(MAX_PRIORITY + 1):
-            raise Misuse(f"priority is {priority!r}; it must be 0 to {MAX_PRIORITY}")
-        self.name = f"send {event!r} to execution {id!r}"
-        self._id, self._priority, self._source = id, priority, source
+        self.name = f"send {event!r:.80} to execution {id!r:.200}"
+        self._id, self._priority, self._source, self._beside = id, priority, source, beside
         self._mail = Mail(event, data, event_id or "", "", kind="" if event_id is None else "given")
+
+    def look(self, core: Core) -> Program[None]:
+        """NoSuchExecution, UnknownEvent: as ``app.send`` says before it writes anything."""
+        for intent in self._beside:
+            if isinstance(intent, StartIntent) and intent.id == self._id:
+                deliver.check_event(intent.machine, self._mail.type)
+                return
+        yield from deliver.check_target(core.rt, self._id, self._mail.type)
 
     def plan(self, core: Core, moment: Instant) -> Program[list[AnyWrite]]:
         """The message; those of one transaction keep their order."""
@@ -129,24 +143,24 @@ class StartIntent:
     def __init__(self, core: Core, machine: str, id: str, input: Any) -> None:
         deliver.check_id(id)
         check_json(input, "input")
-        self.name = f"start of execution {id!r}"
-        self._machine = core.rt.machine_named(machine)
-        self._id, self._input = id, input
+        self.name = f"start of execution {id!r:.200}"
+        self.machine = core.rt.machine_named(machine)
+        self.id, self._input = id, input
         self._state: State | None = None
         self._found: Execution | None = None
         self._must_look = False
 
     def look(self, core: Core) -> Program[None]:
         """Keep the definition; after a refusal, look whether the execution is the same."""
-        yield from store_definition(core.rt, self._machine)
+        yield from store_definition(core.rt, self.machine)
         if self._must_look:
-            self._found = yield from deliver.started_before(core.rt, self._id, self._machine.name, self._input)
+            self._found = yield from deliver.started_before(core.rt, self.id, self.machine.name, self._input)
 
     def plan(self, core: Core, moment: Instant) -> Program[list[AnyWrite]]:
         """The writes of the first step, or a check that the execution is there."""
         if self._found is not None:
-            return [Check(EXECUTIONS.key(self._id, STATE), present())]
-        self._state, writes = yield from deliver.plan_start(core.rt, self._machine, self._id, self._input, moment)
+            return [Check(EXECUTIONS.key(self.id, STATE), present())]
+        self._state, writes = yield from deliver.plan_start(core.rt, self.machine, self.id, self._input, moment)
         return writes
 
     def refused(self, refusals: Sequence[Refusal | None]) -> None:
@@ -156,7 +170,7 @@ class StartIntent:
 
     def was_applied(self, core: Core) -> Program[bool | None]:
         """Whether the execution is there as this transaction made it: same input, same time."""
-        item = yield from get(EXECUTIONS.key(self._id, STATE))
+        item = yield from get(EXECUTIONS.key(self.id, STATE))
         if self._state is None:
             return None
         return item is not None and item.get("created_at_us") == self._state.created_at_us
@@ -167,13 +181,13 @@ class StartIntent:
             if self._state.spill:
                 self._state = yield from drain(core.rt, self._state)
             self._found = deliver.view(core.rt, self._state)
-        core.bell.ring(self._id)
+        core.bell.ring(self.id)
 
     @property
     def execution(self) -> Execution:
         """The execution after its first step. Misuse before the transaction is committed."""
         if self._found is None:
-            raise Misuse(f"execution {self._id!r} is started when the transaction commits, at the end of its block")
+            raise Misuse(f"execution {self.id!r:.200} is started when the transaction commits, at the end of its block")
         return self._found
 
 
@@ -259,6 +273,7 @@ class AppendIntent:
 
     def add(self, ops: Sequence[Op]) -> None:
         """Take operations, behind those that are there already."""
+        ops = check_ops(ops)
         self._pendings = checked(self.stream, [*self._ops, *ops])
         self._ops += ops
 

@@ -44,7 +44,7 @@ def send(
         event: the event's type; one that its machine knows.
         data: the payload, JSON; None is an empty mapping.
         event_id: your own id of the event. Sent again, it has no second effect within the dedupe window
-            (the execution's last 32 ids, or ``dedupe_window_s`` of ``open``).
+            (the execution's last 32 ids, or the store's ``dedupe_window_s``).
         priority: 0 to 4; events of a higher one are looked at before those of other executions.
 
     Raises:
@@ -103,7 +103,8 @@ def wait(core: Core, id: str, *, timeout_s: float | None = None) -> Program[Exec
         timeout_s: seconds to wait at most; None: for ever.
 
     Raises:
-        WaitTimeout: it has not ended yet; it goes on.
+        WaitTimeout: it has not ended yet; it goes on. Raised at once where this process's own worker has ended with an
+            error, which is its ``__cause__``.
         NoSuchExecution: there is none.
     """
     started = yield from now()
@@ -114,9 +115,15 @@ def wait(core: Core, id: str, *, timeout_s: float | None = None) -> Program[Exec
             return execution
         moment = yield from now()
         elapsed_s = (moment.middle_us - started.middle_us) / 1e6
+        if core.worker_error is not None:
+            error = core.worker_error
+            raise WaitTimeout(
+                f"execution {id!r:.200} has not ended, and the worker of this process has ended with an error: "
+                f"{type(error).__name__}: {error}; start another one (or wait elsewhere, if other workers go on)"
+            ) from error
         if timeout_s is not None and elapsed_s >= timeout_s:
             where = ", ".join(execution.configuration) or execution.status
-            raise WaitTimeout(f"execution {id!r} has not ended within {timeout_s:g} s; it is in {where}")
+            raise WaitTimeout(f"execution {id!r:.200} has not ended within {timeout_s:g} s; it is in {where}")
         left_s = pause_s if timeout_s is None else min(pause_s, timeout_s - elapsed_s)
         yield from sleep(left_s)
         pause_s = min(0.5, pause_s * 1.5)
@@ -222,6 +229,8 @@ def migrate(core: Core, id: str, *, to: str | None = None) -> Program[Execution]
 
 def purge(core: Core, id: str, *, force: bool = False) -> Program[int]:
     """Delete an ended execution and everything of it; the number of items deleted. Then its id is free.
+
+    Children are executions of their own and stay until they are purged.
 
     Args:
         id: the execution.

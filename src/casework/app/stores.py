@@ -25,8 +25,10 @@ _DYNAMODB_OPTIONS = {"region": "region_name", "prefix": "prefix", "endpoint": "e
 
 
 def store_url(given: str | None) -> str:
-    """The URL to use: the one given, else the environment's, else a file in this folder."""
-    return given or os.environ.get(ENVIRONMENT) or DEFAULT_URL
+    """The URL to use: the one given; for None the environment's, else the file casework.db in the working directory."""
+    if given is not None:
+        return given
+    return os.environ.get(ENVIRONMENT) or DEFAULT_URL
 
 
 def open_backend(url: str) -> Backend:
@@ -38,11 +40,13 @@ def open_backend(url: str) -> Backend:
     if scheme == "memory":
         from casework.backends.memory import MemoryBackend
 
+        if rest:
+            raise Misuse(f"{url!r:.200}: write memory: with nothing behind it")
         return MemoryBackend()
     if scheme == "sqlite":
         from casework.backends.sqlite import SqliteBackend
 
-        return SqliteBackend(_sqlite_path(url, rest))
+        return SqliteBackend(sqlite_path(url))
     from casework.backends.dynamodb.sync import DynamoDBBackend
 
     return DynamoDBBackend(**_dynamodb_arguments(url))
@@ -75,8 +79,14 @@ def _scheme_of(url: Any) -> tuple[str, str]:
     return scheme, rest
 
 
-def _sqlite_path(url: str, rest: str) -> str:
-    if not rest.startswith("///") or len(rest) < 4 or "?" in rest:
+def sqlite_path(url: str) -> str:
+    """The path of the file in an SQLite URL; Misuse when there is none."""
+    rest = url.partition(":")[2]
+    if rest.strip("/").startswith(":memory:"):
+        raise Misuse(f"{url!r:.200}: for a store in this process's memory write memory:")
+    if "?" in rest:
+        raise Misuse(f"{url!r:.200}: an SQLite store has no options; write {url.partition('?')[0]!r:.200}")
+    if not rest.startswith("///") or len(rest) < 4:
         raise Misuse(f"{url!r:.200}: write sqlite:///relative.db or sqlite:////absolute/path.db")
     return rest[3:]
 

@@ -20,7 +20,7 @@ from casework.kernel.programs import Program
 from casework.streams import cursors, read, retention
 from casework.streams.consumer import Consumer, ConsumerOptions, Handler, consume
 from casework.streams.cursors import Cursor, Parked
-from casework.streams.log import Appended, Log, Op, StreamOptions
+from casework.streams.log import Appended, Log, Op, StreamOptions, check_after, check_limit, check_stream
 from casework.streams.writer import Writer
 
 P = ParamSpec("P")
@@ -114,10 +114,16 @@ class StreamStore:
         Args:
             stream: its id; one that does not exist yet has no operations.
             after: the cursor: the ``seq`` of the last operation that was dealt with, 0 at the beginning.
-            limit: at most so many; None: to the end.
+            limit: at most so many, 1 or more; None: to the end.
 
-        Raises CursorTooOld, CursorAhead, StreamDamaged, Misuse.
+        Raises Misuse at once; CursorTooOld, CursorAhead, StreamDamaged.
         """
+        check_stream(stream)
+        check_after(after)
+        check_limit(limit)
+        return self._read(stream, after, limit)
+
+    def _read(self, stream: str, after: int, limit: int | None) -> Iterator[Op]:
         left = limit
         while left is None or left > 0:
             page = self.page(stream, after, PAGE_OPS if left is None else min(PAGE_OPS, left))

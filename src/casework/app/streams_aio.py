@@ -17,7 +17,7 @@ from casework.kernel.programs import Program
 from casework.streams import cursors, read, retention
 from casework.streams.append import Pending
 from casework.streams.consumer import Consumer, Handler, consume
-from casework.streams.log import Appended, Log, Op, StreamOptions
+from casework.streams.log import Appended, Log, Op, StreamOptions, check_after, check_limit, check_stream
 from casework.streams.writer import Writer
 
 P = ParamSpec("P")
@@ -91,8 +91,14 @@ class AsyncStreamStore:
         if not task.cancelled():
             task.exception()
 
-    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> AsyncIterator[Op]:
+    def read(self, stream: str, after: int = 0, limit: int | None = None) -> AsyncIterator[Op]:
         """As :meth:`casework.app.streams.StreamStore.read`, for ``async for``."""
+        check_stream(stream)
+        check_after(after)
+        check_limit(limit)
+        return self._read(stream, after, limit)
+
+    async def _read(self, stream: str, after: int, limit: int | None) -> AsyncIterator[Op]:
         left = limit
         while left is None or left > 0:
             page = await self.page(stream, after, PAGE_OPS if left is None else min(PAGE_OPS, left))

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
-from casework.app.core import Core, read_settings, write_settings
+from casework.app.core import MAX_DEDUPE_WINDOW_S, Core, read_settings, write_settings
 from casework.app.idempotency_store import IdempotencyStore
 from casework.app.stores import is_embedded, open_backend, store_url
 from casework.app.streams import StreamStore
@@ -38,6 +38,7 @@ def _driven(operation: Callable[Concatenate[Core, P], Program[T]]) -> Callable[C
     """The blocking method that drives an operation."""
 
     def method(app: App, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        app.check_is_open()
         return run(operation(app.core, *args, **kwargs), app.backend)
 
     functools.update_wrapper(method, operation)
@@ -54,6 +55,7 @@ class App:
         self.core = core
         self.backend = backend
         self._owns_backend = owns_backend
+        self._is_open = True
         self.idempotency = IdempotencyStore(backend)
         """The idempotency records of this store; see ``casework.idempotent``."""
         self.streams = StreamStore(backend, writer=core.writer)
@@ -80,6 +82,7 @@ class App:
 
     def transaction(self) -> Transaction:
         """One transaction, any mix: ``with app.transaction() as tx``; see ``casework.app.transaction``."""
+        self.check_is_open()
         return Transaction(self)
 
     def worker(self, **options: Any) -> WorkerThread:
@@ -87,10 +90,17 @@ class App:
 
         Raises Misuse when a machine lacks functions that its definition names.
         """
+        self.check_is_open()
         return WorkerThread(self, worker_options(self.core, options))
+
+    def check_is_open(self) -> None:
+        """Misuse after the application was closed."""
+        if not self._is_open:
+            raise Misuse("this application was closed; use it inside its `with` block, or open the store again")
 
     def close(self) -> None:
         """Give back the store; harmless when done twice."""
+        self._is_open = False
         if self._owns_backend:
             self.backend.close()
 
@@ -130,15 +140,16 @@ class WorkerThread:
 
     def __init__(self, app: App, options: WorkerOptions) -> None:
         self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
+        self._app = app
         self._backend = app.backend
-        self._thread = threading.Thread(target=self._carry, name="casework-worker", daemon=True)
+        self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def _carry(self) -> None:
         try:
             asyncio.run(self._work())
         except BaseException as error:
-            self._error = error
+            self._error = self._app.core.worker_error = error
             log.critical("the worker ended: %s: %s", type(error).__name__, error, exc_info=error)
 
     async def _work(self) -> None:
@@ -153,15 +164,26 @@ class WorkerThread:
 
         ``worker.stop.set()`` may be called from a signal handler.
         """
+        self._check_is_new()
         asyncio.run(self._work())
 
+    def _check_is_new(self) -> None:
+        self._app.check_is_open()
+        if self._thread is not None or self.worker.stop.is_set:
+            raise Misuse("this worker was used already; ask the application for another: app.worker()")
+
     def __enter__(self) -> Worker:
+        self._check_is_new()
+        self._app.core.worker_error = None
+        self._thread = threading.Thread(target=self._carry, name="casework-worker", daemon=True)
         self._thread.start()
         return self.worker
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.worker.stop.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+        self._app.core.worker_error = None
         if self._error is not None and error is None:
             raise self._error
 
@@ -175,7 +197,20 @@ def open_app(
     streams: StreamOptions | None = None,
     **options: Any,
 ) -> App:
-    """Open a store; see :func:`casework.open`."""
+    """Open a store, blocking.
+
+    Args:
+        store: its URL (``sqlite:///shop.db``, ``dynamodb://?region=eu-west-1&prefix=shop``, ``memory:``), or a backend.
+            None is the URL in the environment variable CASEWORK_STORE, else the file casework.db in the working
+            directory, as for the commands.
+        machines: those of this process.
+        create: make the tables that are missing; None: in a file or in memory, not on DynamoDB.
+        codec: what stores context, messages and results, such as encryption.
+        streams: settings of the streams.
+        options: those of :class:`casework.executions.runtime.Options`.
+
+    Raises Misuse for what cannot work, MissingTable, MissingExtra, NewerFormat, Unavailable.
+    """  # fmt: skip
     core = Core(machines, make_options(options), codec, streams)
     owns = store is None or isinstance(store, str)
     url = store_url(store) if store is None or isinstance(store, str) else None
@@ -196,7 +231,7 @@ def open_app(
 _BOUNDS = (
     ("buckets", 1, 10_000),
     ("trace_max", 0, 1_000_000),
-    ("dedupe_window_s", 0, 10 * 366 * 86_400),
+    ("dedupe_window_s", 0, MAX_DEDUPE_WINDOW_S),
     ("batch_max", 1, 64),
     ("spill_above", 1, 60),
     ("spill_part", 1, 90),
@@ -211,6 +246,8 @@ def make_options(options: dict[str, Any]) -> Options:
         raise Misuse(f"open: {error}; known options: {', '.join(Options.__struct_fields__)}") from None
     for name, least, most in _BOUNDS:
         value = getattr(made, name)
+        if name == "dedupe_window_s" and value is None:
+            continue
         if type(value) is not int or not least <= value <= most:
             raise Misuse(f"open: {name} is {value!r:.80}; it must be a whole number from {least} to {most}")
     return made

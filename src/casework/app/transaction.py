@@ -31,8 +31,8 @@ RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.25, rounds_max=16)
 def commit(core: Core, intents: Sequence[Intent]) -> Program[None]:
     """Commit all intents in one transaction, or none.
 
-    Raises TransactionRefused, LeaseLost, ExecutionExists by the intent that was refused; ItemTooLarge, Misuse;
-    OutcomeUnknown when nothing tells what became of it.
+    Raises TransactionRefused, LeaseLost, ExecutionExists by the intent that was refused; NoSuchExecution, UnknownEvent
+    by a send; ItemTooLarge, Misuse; OutcomeUnknown when nothing tells what became of it.
     """
     if not intents:
         return
@@ -136,9 +136,12 @@ class Intents:
         self.add(WriteIntent(Check(key, when)))
 
     def send(self, id: str, event: str, data: Any = None, *, event_id: str | None = None, priority: int = 0) -> None:
-        """Send an event to an execution; arguments are those of ``app.send``. Whether it exists is not checked."""
+        """Send an event to an execution, also to one that is started here; arguments are those of ``app.send``.
+
+        Raises Misuse, NotJson at once; NoSuchExecution, UnknownEvent at the end of the block, with nothing written.
+        """
         source = self._app.backend.token()
-        self.add(SendIntent(id, event, {} if data is None else data, event_id, priority, source))
+        self.add(SendIntent(id, event, {} if data is None else data, event_id, priority, source, self._intents))
 
     def append(self, stream: str, ops: Sequence[Op]) -> AppendIntent:
         """Append operations to a stream; ``.results`` of what is returned is there after the block.

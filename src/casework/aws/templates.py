@@ -20,6 +20,9 @@ _READ = ("BatchGetItem", "GetItem", "Query")
 _WRITE = ("ConditionCheckItem", "DeleteItem", "PutItem", "UpdateItem")
 _ADMIN = ("CreateTable", "DescribeTable", "DescribeTimeToLive", "UpdateTimeToLive")
 
+_WALKED = frozenset(("idempotency",))
+"""Tables that operators walk through from end to end (``casework idempotency list``); no working path does."""
+
 _WORKERS_INDEXES = frozenset(("pending",))
 """Indexes that only workers sweep."""
 
@@ -77,7 +80,7 @@ def iam_policy(
     Args:
         prefix: of the tables' names.
         role: ``app`` sends, starts, waits and lists; ``worker`` also sweeps what is due; ``admin`` also makes the
-            tables and verifies them.
+            tables and verifies them, and lists idempotency keys.
         tables: casework's own, and yours if ``app.transaction()`` writes to them.
         region: AWS region; ``*`` allows all.
         account: AWS account number; ``*`` allows all.
@@ -99,6 +102,9 @@ def iam_policy(
         statements.append(_statement("CaseworkIndexes", ("Query",), indexes))
     if role == "admin":
         statements.append(_statement("CaseworkTables", _ADMIN, list(arns.values())))
+        walked = [arns[table.name] for table in tables if table.name in _WALKED]
+        if walked:
+            statements.append(_statement("CaseworkWalks", ("Scan",), walked))
     return {"Version": "2012-10-17", "Statement": statements}
 
 

@@ -18,10 +18,35 @@ from casework.errors import MissingTable, Misuse, Refusal
 from casework.kernel.conditions import evaluate
 from casework.kernel.cursor import make_cursor, read_cursor
 from casework.kernel.effects import Get, GetMany, Instant, Outcome, Page, Query, Transact, Write
-from casework.kernel.items import AnyWrite, Check, Delete, Index, Item, Key, Table, apply_write
-from casework.kernel.limits import MAX_ITEM_BYTES, check_key, check_query, check_transaction, check_write, size_of
+from casework.kernel.items import AnyWrite, Check, Delete, Index, Item, Key, Table, Update, apply_write
+from casework.kernel.limits import (
+    MAX_ITEM_BYTES,
+    MAX_PARTITION_BYTES,
+    MAX_SORT_BYTES,
+    check_key,
+    check_query,
+    checked_key,
+    checked_keys,
+    size_of,
+)
 
 _Place = tuple[str | int, str, str | int | None]
+
+_LARGEST_ENTRY_BYTES = 2 * (MAX_PARTITION_BYTES + MAX_SORT_BYTES) + 4 * 255
+"""Of an index's entry: two keys and their names."""
+
+
+class _BehindAll:
+    """Sorts behind every string."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __gt__(self, other: object) -> bool:
+        return True
+
+
+_BEHIND_ALL: Any = _BehindAll()
 
 
 class StoredTable:
@@ -32,6 +57,8 @@ class StoredTable:
         self.items: dict[tuple[str, str | int | None], Item] = {}
         self.order: dict[str, list[_Place]] = {}
         self.index_order: dict[str, dict[str, list[_Place]]] = {index.name: {} for index in table.indexes}
+        self.index_names = {index.name: _names_of(table, index) for index in table.indexes}
+        """What an index entry holds: keys only."""
 
     def store(self, key: Key, item: Item | None) -> None:
         """Put ``item`` at ``key`` (None: remove), and move its index entries."""
@@ -85,7 +112,8 @@ class MemoryTables:
 
     def create(self, table: Table) -> None:
         """Make a table; harmless when it is there."""
-        self._tables.setdefault(table.name, StoredTable(table))
+        if table.name not in self._tables:
+            self._tables[table.name] = StoredTable(table)
 
     def stored(self, table: Table) -> StoredTable:
         """One table's items and orders; MissingTable when there is none of that name."""
@@ -97,7 +125,7 @@ class MemoryTables:
     def get(self, key: Key) -> Item | None:
         """A copy of the item at ``key``."""
         item = self.stored(key.table).items.get((key.partition, key.sort))
-        return None if item is None else dict(item)
+        return None if item is None else item.copy()
 
     def peek(self, key: Key) -> Item | None:
         """The item at ``key`` itself, not a copy; for an owner who changes what indexes do not see."""
@@ -110,58 +138,84 @@ class MemoryTables:
     def query(self, query: Query) -> Page:
         """One page of a partition of a table or an index."""
         stored = self.stored(query.table)
-        places = (stored.order if query.index is None else stored.index_order[query.index]).get(query.partition, [])
-        start = 0 if query.low is None else bisect.bisect_left(places, query.low, key=lambda p: p[0])
-        stop = len(places) if query.high is None else bisect.bisect_right(places, query.high, key=lambda p: p[0])
+        order = stored.order if query.index is None else stored.index_order[query.index]
         position = read_cursor(query)
-        if position is not None and not query.reverse:
-            start = max(start, bisect.bisect_right(places, position))
+        places = order.get(query.partition)
+        if not places:
+            return Page([])
+        low, high = query.low, query.high
+        start = 0 if low is None else bisect.bisect_left(places, (low,))
+        stop = len(places) if high is None else bisect.bisect_left(places, (high, _BEHIND_ALL))
         if position is not None and query.reverse:
             stop = min(stop, bisect.bisect_left(places, position))
-        chosen = range(stop - 1, start - 1, -1) if query.reverse else range(start, stop)
-        return _take_page(query, [places[i] for i in chosen], stored)
+        elif position is not None:
+            start = max(start, bisect.bisect_right(places, position))
+        chosen = places[start:stop]
+        if query.reverse:
+            chosen.reverse()
+        return _take_page(query, chosen, stored)
 
-    def refusal(self, write: AnyWrite) -> Refusal | None:
-        """Why ``write`` is refused now, or None."""
-        before = self.get(write.key)
-        if not evaluate(write.when, before):
-            return Refusal("condition", before)
-        after = apply_write(write, before)
-        if after is not None and size_of(after, write.key) > MAX_ITEM_BYTES:
-            return Refusal("too_large", None)
+    def refusal(self, write: AnyWrite, key: Key | None = None) -> Refusal | None:
+        """Why ``write`` is refused now, or None. Who knows its ``key`` saves making it again."""
+        key = key or write.key
+        before = self.peek(key)
+        if write.when is not None and not evaluate(write.when, before):
+            return Refusal("condition", None if before is None else before.copy())
+        if type(write) is Update:  # an item that is put was measured before it was sent
+            after = apply_write(write, before)
+            if after is not None and size_of(after, key) > MAX_ITEM_BYTES:
+                return Refusal("too_large", None)
         return None
 
-    def apply(self, write: AnyWrite) -> None:
+    def apply(self, write: AnyWrite, key: Key | None = None) -> None:
         """Carry out a write whose condition was found to hold."""
         if type(write) is Check:
             return
-        key = write.key
-        after = None if type(write) is Delete else apply_write(write, self.get(key))
+        key = key or write.key
+        after = None if type(write) is Delete else apply_write(write, self.peek(key))
         self.stored(key.table).store(key, after)
 
-    def refusals(self, writes: Sequence[AnyWrite]) -> list[Refusal | None]:
-        """For each write, why it is refused now, or None."""
-        return [self.refusal(write) for write in writes]
+    def refusals(self, writes: Sequence[AnyWrite], keys: Sequence[Key] = ()) -> list[Refusal | None]:
+        """For each write, why it is refused now, or None. Who knows their ``keys`` saves making them again."""
+        keys = keys or [write.key for write in writes]
+        return [self.refusal(write, key) for write, key in zip(writes, keys, strict=True)]
 
 
 def _take_page(query: Query, places: list[_Place], stored: StoredTable) -> Page:
-    items: list[Item] = []
+    limit = query.limit
+    more = limit is not None and len(places) > limit
+    if more:
+        places = places[:limit]
+    if query.index is None:
+        items = [stored.items[place[1:]].copy() for place in places]
+        weighs = len(places) * MAX_ITEM_BYTES > LARGEST_PAGE_BYTES
+    else:
+        names = stored.index_names[query.index]
+        items = []
+        for place in places:
+            item = stored.items[place[1:]]
+            items.append({name: item[name] for name in names if name in item})
+        weighs = len(places) * _LARGEST_ENTRY_BYTES > LARGEST_PAGE_BYTES
+    if weighs:  # so few cannot fill a page otherwise
+        count = _that_fit(items, stored.table)
+        more = more or count < len(items)
+        del items[count:]
+    return Page(items, make_cursor(query, places[len(items) - 1])) if more else Page(items)
+
+
+def _that_fit(items: Sequence[Item], table: Table) -> int:
+    """How many items a page takes: up to the one that fills it."""
     size = 0
-    for place in places:
-        item = stored.items[(place[1], place[2])]
-        if query.index is not None:
-            item = _keys_only(query.table, query.table.index(query.index), item)
-        items.append(dict(item))
-        size += size_of(item, stored.table.name)
-        full = size >= LARGEST_PAGE_BYTES or (query.limit is not None and len(items) >= query.limit)
-        if full and place is not places[-1]:
-            return Page(items, make_cursor(query, place))
-    return Page(items)
+    for count, item in enumerate(items, 1):
+        size += size_of(item, table.name)
+        if size >= LARGEST_PAGE_BYTES:
+            return count
+    return len(items)
 
 
-def _keys_only(table: Table, index: Index, item: Item) -> Item:
+def _names_of(table: Table, index: Index) -> tuple[str, ...]:
     names = (table.partition, table.sort, index.partition, index.sort)
-    return {name: item[name] for name in names if name is not None and name in item}
+    return tuple(name for name in names if name is not None)
 
 
 class MemoryBackend:
@@ -181,11 +235,11 @@ class MemoryBackend:
     def execute(self, effect: StoreEffect) -> Any:
         """Carry out one effect; see :class:`casework.backends.port.Backend`."""
         if isinstance(effect, Write):
-            check_write(effect.write)
-            return self._commit([effect.write])
+            key, _ = checked_key(effect.write)
+            return self._commit([effect.write], [key])
         if isinstance(effect, Transact):
-            check_transaction(effect.writes)
-            return self._commit(effect.writes)
+            keys, _ = checked_keys(effect.writes)
+            return self._commit(effect.writes, keys)
         if isinstance(effect, Query):
             check_query(effect)
             with self._lock:
@@ -201,11 +255,11 @@ class MemoryBackend:
                 return [self.tables.get(key) for key in effect.keys]
         raise Misuse(f"{effect!r:.80} is not an effect of a store")
 
-    def _commit(self, writes: Sequence[AnyWrite]) -> None:
+    def _commit(self, writes: Sequence[AnyWrite], keys: Sequence[Key]) -> None:
         with self._lock:
-            raise_refusals(self.tables.refusals(writes))
-            for write in writes:
-                self.tables.apply(write)
+            raise_refusals(self.tables.refusals(writes, keys))
+            for write, key in zip(writes, keys, strict=True):
+                self.tables.apply(write, key)
 
     def execute_many(self, effects: Sequence[StoreEffect]) -> list[Outcome[Any]]:
         """Carry out each effect in turn."""

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from casework.backends.port import Backend, StoreEffect
+from casework.errors import Misuse
 from casework.kernel.effects import Instant, Outcome
 from casework.kernel.items import Table
 
@@ -32,10 +33,13 @@ class ThreadedBackend:
         self.blocking = blocking
         self._owns_blocking = owns_blocking
         self.shares_commits: bool = getattr(blocking, "shares_commits", False)
+        self._is_shut = False
         self._pool = ThreadPoolExecutor(pool_size, thread_name_prefix="casework")
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         """Run a blocking function in the pool."""
+        if self._is_shut:
+            raise Misuse("this store was closed; open it again")
         return asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(function, *args))
 
     async def execute(self, effect: StoreEffect) -> Any:
@@ -66,6 +70,7 @@ class ThreadedBackend:
 
     def shut_down(self) -> None:
         """Give back the pool's threads, without waiting for them."""
+        self._is_shut = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from casework.cli import (
     relay,
     replica,
     sending,
+    settings,
     simulate,
     streams,
     worker,
@@ -71,6 +72,7 @@ app.command("list")(inspecting.list_)
 app.command("trace")(inspecting.trace)
 for _name, _command in control.COMMANDS.items():
     app.command(_name)(_command)
+app.command("settings")(settings.settings)
 app.command("relay")(relay.relay)
 app.add_typer(relay.tokens, name="token")
 app.add_typer(streams.app, name="streams")

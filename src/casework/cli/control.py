@@ -97,7 +97,7 @@ def purge(
     store: Store = None,
     debug: Debug = False,
 ) -> None:
-    """Delete an ended execution and everything of it; then its id is free.
+    """Delete an ended execution and everything of it; then its id is free. Its children stay until they are purged.
 
     \b
     casework purge o-1

@@ -95,7 +95,8 @@ def iam(
 ) -> None:
     """Print the IAM policy that a role needs, and no more.
 
-    An app sends, starts and waits; a worker also looks for what is due; an admin makes and verifies the tables.
+    An app sends, starts and waits; a worker also looks for what is due; an admin makes and verifies the tables, and
+    lists idempotency keys.
 
     \b
     casework dynamodb iam --prefix shop --role worker

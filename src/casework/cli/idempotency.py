@@ -26,13 +26,13 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The whole key, such as 
 def _opened(store: str | None) -> Iterator[Any]:
     """The idempotency store at a URL. Misuse for a file that is not there: a typing error must not leave a new one."""
     from casework.app.idempotency_store import IdempotencyStore
-    from casework.app.stores import open_backend, store_url
+    from casework.app.stores import open_backend, sqlite_path, store_url
 
     url = store_url(store)
     if url.startswith("memory:"):
         raise Misuse("memory: ends with this process, so a command would see nothing in it; use sqlite:///file.db")
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
-        raise Misuse(f"there is no database {url.removeprefix('sqlite:///')!r}; give --store")
+    if url.startswith("sqlite:") and not Path(sqlite_path(url)).exists():
+        raise Misuse(f"there is no database {sqlite_path(url)!r:.300}; give --store")
     with IdempotencyStore(open_backend(url)) as opened:
         yield opened
 
@@ -93,7 +93,8 @@ def list_(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """List keys. It walks through the whole table, so on DynamoDB it is charged for every item that it passes.
+    """List keys. It walks through the whole table, so on DynamoDB it is charged for every item that it passes,
+    and needs the permission dynamodb:Scan (role admin of `casework dynamodb iam`).
 
     \b
     casework idempotency list --state claimed
@@ -177,7 +178,7 @@ def purge(
 ) -> None:
     """Forget a key and its result: the next call with it runs again.
 
-    --expired deletes what DynamoDB deletes by itself: records in a file whose time is over. Run it now and then.
+    --expired deletes all records whose time is over at once. A store does that by itself as well, later.
 
     \b
     casework idempotency purge shop.refund/42

@@ -195,7 +195,7 @@ def trace(id: Id, store: Store = None, as_json: AsJson = False, debug: Debug = F
         print_json({"id": id, "entries": entries})
         return
     if not entries:
-        say(f"execution {id!r} has no trace; workers keep one with --trace-max 200")
+        say(f"execution {id!r:.200} has no trace; workers keep one with --trace-max 200")
     for line in timeline(entries):
         print(line)
 

@@ -46,7 +46,7 @@ def check(
             {"severity": problem.severity, "text": problem.text}
             for problem in machine.check()
             # A file alone registers nothing: that says nothing about the file.
-            if not (is_file and problem.severity == "error")
+            if not (is_file and problem.needs_functions)
         ]
     errors = [problem for problem in problems if problem["severity"] == "error"]
     if as_json:

@@ -47,11 +47,11 @@ def open_store(store: str | None, machines: Sequence[Machine] = (), *, make: boo
     Raises Misuse for a file that does not exist, unless it is to be made: a typing error must not leave a new file.
     """
     import casework
-    from casework.app.stores import store_url
+    from casework.app.stores import sqlite_path, store_url
 
     url = store_url(store)
-    if url.startswith("sqlite:///") and not make and not Path(url.removeprefix("sqlite:///")).exists():
-        raise Misuse(f"there is no database {url.removeprefix('sqlite:///')!r}; give --store, or begin with `start`")
+    if url.startswith("sqlite:") and not make and not Path(sqlite_path(url)).exists():
+        raise Misuse(f"there is no database {sqlite_path(url)!r:.300}; give --store, or begin with `start`")
     if url.startswith("memory:"):
         raise Misuse("memory: ends with this process, so a command would see nothing in it; use sqlite:///file.db")
     return casework.open(url, machines=machines, **options)
@@ -121,6 +121,19 @@ def _machines_in(value: Any, place: str) -> list[Machine]:
     raise Misuse(f"{place!r} is {type(value).__name__}, not a machine, a list of machines or a function returning them")
 
 
+def read_text(path: Path, what: str) -> str:
+    """The text of a file that an argument names; Misuse when it cannot be read."""
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        raise Misuse(f"{what}: there is no file {str(path)!r:.300} (paths are relative to this folder)") from None
+    except UnicodeDecodeError as error:
+        raise Misuse(f"{what}: {str(path)!r:.300} is not UTF-8 text: {error}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise Misuse(f"{what}: {str(path)!r:.300} cannot be read: {why}") from None
+
+
 def read_json(text: str | None, what: str) -> Any:
     """The value of a JSON argument, ``@file`` or ``@-`` for stdin; None for none. Misuse when it is not JSON."""
     import json
@@ -130,10 +143,7 @@ def read_json(text: str | None, what: str) -> Any:
     source = what
     if text.startswith("@"):
         source = f"{what}: {text[1:]}"
-        try:
-            text = sys.stdin.read() if text == "@-" else Path(text[1:]).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise Misuse(f"{source}: {error}") from None
+        text = sys.stdin.read() if text == "@-" else read_text(Path(text[1:]), what)
     from casework.statechart import check_json
 
     try:

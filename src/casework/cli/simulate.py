@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from casework.cli.failures import FAILED, command
-from casework.cli.opening import MACHINE_FILES, AsJson, Debug, find_machines, print_json
-from casework.errors import Misuse
+from casework.cli.opening import MACHINE_FILES, AsJson, Debug, find_machines, print_json, read_text
 
 if TYPE_CHECKING:
     from casework.simulation.payloads import EventsFile
@@ -96,10 +95,7 @@ def _events_file(path: Path | None) -> EventsFile:
 
     if path is None:
         return EventsFile()
-    try:
-        return read_events_file(path.read_text("utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise Misuse(f"--events: {error}") from None
+    return read_events_file(read_text(path, "--events"), str(path))
 
 
 def _marked(place: str) -> list[Callable[..., Any]]:

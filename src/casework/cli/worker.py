@@ -40,9 +40,6 @@ def worker(
         float, typer.Option(min=0, help="On SIGTERM or SIGINT, wait so long for running tasks, then give them back.")
     ] = 30.0,
     trace_max: Annotated[int, typer.Option(min=0, help="Keep so many trace entries of each execution.")] = 0,
-    dedupe_window_s: Annotated[
-        int, typer.Option(min=0, help="Refuse repeated event ids for so long; 0: the last 32 of an execution.")
-    ] = 0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every failed attempt as well.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -63,7 +60,7 @@ def worker(
     if not debug:
         logging.getLogger("botocore").setLevel(logging.WARNING)
     found = list(dict.fromkeys(machine for place in machines for machine in find_machines(place)))
-    with open_store(store, found, make=True, trace_max=trace_max, dedupe_window_s=dedupe_window_s) as app:
+    with open_store(store, found, make=True, trace_max=trace_max) as app:
         thread = app.worker(
             concurrency=concurrency, poll_s=poll_s, lease_s=lease_s, heartbeat_s=heartbeat_s, drain_s=drain_s
         )

@@ -22,7 +22,8 @@ from casework.errors import (
 )
 from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.mailbox import MAIL_BEGIN, MAIL_END, Mail, Message, dead_letter, message_of
-from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition
+from casework.executions.runtime import RACES, Parked, Runtime, has_functions, machine_of, store_definition
+from casework.executions.setting_aside import finish_resume, set_aside
 from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, State, decode_data, encode_data, state_of
 from casework.kernel.conditions import Condition, absent, equals, present
@@ -30,12 +31,8 @@ from casework.kernel.effects import Instant, Now, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
 from casework.kernel.limits import check_write
 from casework.kernel.programs import Program, call, now, query, sleep, token, transact, write
-from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction
-
-RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.25, rounds_max=10)
-"""After a lost race the execution is looked at again; somebody else may have done all that was to do."""
 
 ORPHAN_US = 3_600_000_000
 """A message whose execution does not appear within an hour becomes a dead letter."""
@@ -89,6 +86,9 @@ def advance(rt: Runtime, id: str) -> Program[Advanced]:
             if state.spill:
                 yield from drain(rt, state)
                 continue
+            if state.is_resuming:
+                yield from finish_resume(rt, state)
+                continue
             has_next = page.next is not None
             return (yield from _advance_once(rt, state, items[1:], has_next, batch_max, marked, unstorable))
         except Parked as reason:
@@ -109,7 +109,7 @@ def advance(rt: Runtime, id: str) -> Program[Advanced]:
             pass
         lost += 1
         if RACES.gives_up(lost, 0):
-            raise Contention(f"execution {id!r}: lost {lost} races in a row")
+            raise Contention(f"execution {id!r:.200}: lost {lost} races in a row")
         dice = yield from token()
         yield from sleep(RACES.pause_s(lost, dice))
 
@@ -260,8 +260,8 @@ def plan_writes(rt: Runtime, change: Change, condition: Condition) -> Program[tu
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)
     if not change.ended and len(new.data) > MAX_STATE_BYTES // 4 and (size := check_write(put)) > MAX_STATE_BYTES:
         raise ItemTooLarge(
-            f"execution {new.id!r} would have {size:,} bytes, the limit is {MAX_STATE_BYTES:,} (the rest of an item is "
-            "for its end); keep less in its context"
+            f"execution {new.id!r:.200} would have {size:,} bytes, the limit is {MAX_STATE_BYTES:,} (the rest of an "
+            "item is for its end); keep less in its context"
         )
     return new, [put, *writes]
 
@@ -310,7 +310,7 @@ def _set_aside(state: State, items: Sequence[Item], has_next: bool) -> Program[A
     aside = [item for item in items if "pending" in item]
     if has_next and not aside:
         aside = yield from _newest_pending(state.id)
-    writes: list[AnyWrite] = [Update(EXECUTIONS.key_of(item), remove=("pending",), when=present()) for item in aside]
+    writes: list[AnyWrite] = [set_aside(item) for item in aside]
     if writes:
         # Were it resumed meanwhile, nobody would put them back.
         yield from transact([Check(state.key, state.unchanged()), *writes[:90]])

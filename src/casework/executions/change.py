@@ -35,7 +35,7 @@ from casework.executions.state import (
     encode_timers,
     is_id,
 )
-from casework.executions.task_items import task_put, task_sort
+from casework.executions.task_items import task_key, task_put, task_sort
 from casework.executions.trace import trace_writes
 from casework.kernel.conditions import absent, any_of, equals, present
 from casework.kernel.effects import Instant
@@ -190,6 +190,8 @@ class Change:
         waiting = self.data.invokes.get(mail.invoke)
         if waiting is None or waiting.stay != mail.stay:
             return  # of an earlier stay, or a stray one: its state was left
+        if mail.id != task_key(self.state, mail.stay, mail.invoke, self.data.redrives):
+            return  # of an earlier life of this id, still on its way when that was purged
         del self.data.invokes[mail.invoke]
         self.step(chart.Event(mail.type, mail.data, "", mail.source, mail.stay, mail.invoke))
 
@@ -481,7 +483,7 @@ class Change:
                 "id": self.state.id,
                 "sort": sort,
                 "format": FORMAT,
-                "expires_at_s": self.now_us // 1_000_000 + self.rt.options.dedupe_window_s,
+                "expires_at_s": self.now_us // 1_000_000 + (self.rt.options.dedupe_window_s or 0),
             },
             absent() if stale is None else equals("expires_at_s", stale),
         )

@@ -11,19 +11,19 @@ from collections.abc import Callable
 import msgspec
 
 from casework.errors import ConditionFailed, Contention, Misuse, OutcomeUnknown
-from casework.executions.advance import RACES, commit
+from casework.executions.advance import commit
 from casework.executions.change import Change
 from casework.executions.deliver import Execution, handle, read_state, view
-from casework.executions.mailbox import MAIL_BEGIN, MAIL_END, Mail
+from casework.executions.mailbox import Mail
 from casework.executions.publish import deliver
-from casework.executions.runtime import Parked, Runtime, machine_of, store_definition
+from casework.executions.runtime import RACES, Parked, Runtime, machine_of, store_definition
+from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
 from casework.executions.state import STATE, Data, State, decode_data, decode_timers
-from casework.executions.task_items import TASK_BEGIN, TASK_END
-from casework.kernel.conditions import equals, present
-from casework.kernel.items import Check, Delete, Item, Key, Put, Update
-from casework.kernel.programs import Program, call, get, now, query, query_all, sleep, token, transact, write
-from casework.kernel.schema import EXECUTIONS, bucket_of
+from casework.kernel.conditions import equals
+from casework.kernel.items import Delete, Key, Put
+from casework.kernel.programs import Program, call, get, now, query, sleep, token, transact, write
+from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, rearm
 from casework.streams.log import Log
 
@@ -44,7 +44,7 @@ def _with_state(attempt: Callable[[State], Program[State | None]], id: str) -> P
             pass
         lost += 1
         if RACES.gives_up(lost, 0):
-            raise Contention(f"execution {id!r}: lost {lost} races in a row; try again")
+            raise Contention(f"execution {id!r:.200}: lost {lost} races in a row; try again")
         dice = yield from token()
         yield from sleep(RACES.pause_s(lost, dice))
 
@@ -59,7 +59,7 @@ def terminate(rt: Runtime, id: str, *, reason: str = "terminated") -> Program[Ex
         if state.ended:
             return state
         if state.status == "purging":
-            raise Misuse(f"execution {id!r} is being purged; purge it again to finish that")
+            raise Misuse(f"execution {id!r:.200} is being purged; purge it again to finish that")
         if state.spill:
             yield from drain(rt, state)
             return None
@@ -104,70 +104,42 @@ def suspend(rt: Runtime, id: str) -> Program[Execution]:
         if state.status == "suspended":
             return state
         if state.ended or state.status == "purging":
-            raise Misuse(f"execution {id!r} is {state.status} and cannot be suspended")
+            raise Misuse(f"execution {id!r:.200} is {state.status} and cannot be suspended")
         if state.spill:
             yield from drain(rt, state)
             return None
         return (yield from _move_status(rt, state, "suspended", resume_status=state.status))
 
     state = yield from _with_state(attempt, id)
-    yield from _index_all(state, lambda item: _set_aside(item) if "pending" in item else None)
+    while state.status == "suspended":
+        try:
+            yield from set_aside_all(state)
+            break
+        except ConditionFailed:
+            state = yield from read_state(id)  # resumed, or migrated
     return view(rt, state)
 
 
 def resume(rt: Runtime, id: str) -> Program[Execution]:
-    """Let a suspended execution go on; timers that came due meanwhile fire now. Raises NoSuchExecution, Misuse."""
+    """Let a suspended execution go on; timers that came due meanwhile fire now. Raises NoSuchExecution, Misuse.
+
+    Once its state says so, workers finish what this call does not get to.
+    """
+    was_moved = False
 
     def attempt(state: State) -> Program[State | None]:
-        if state.status != "suspended":
-            if state.ended or state.status == "purging":
-                raise Misuse(f"execution {id!r} is {state.status}; only a suspended one can be resumed")
-            return state
-        return (yield from _move_status(rt, state, state.resume_status or "running", resume_status=""))
+        nonlocal was_moved
+        if state.status == "suspended" and not was_moved:
+            status = state.resume_status or "running"
+            state = yield from _move_status(rt, state, status, resume_status=status)
+            was_moved = True
+        if state.is_resuming:
+            return (yield from finish_resume(rt, state))
+        if not was_moved and (state.ended or state.status == "purging"):
+            raise Misuse(f"execution {id!r:.200} is {state.status}; only a suspended one can be resumed")
+        return state
 
-    state = yield from _with_state(attempt, id)
-    place = {"pending": f"work/{bucket_of(id, rt.options.buckets)}"}
-    yield from _index_all(state, lambda item: None if "pending" in item else Update(_key(item), place, when=present()))
-    return view(rt, state)
-
-
-def _set_aside(item: Item) -> Update:
-    """Takes an item out of the index. It keeps its rank: a lease that runs, or a pause before a retry, is in it."""
-    return Update(_key(item), remove=("pending",), when=present())
-
-
-def _key(item: Item) -> Key:
-    return EXECUTIONS.key_of(item)
-
-
-def _index_all(state: State, change: Callable[[Item], Update | None]) -> Program[None]:
-    """Change the index entries of waiting messages and tasks while the execution stays as it is in ``state``.
-
-    Whoever suspends, resumes or advances it meanwhile does what its new state needs.
-    """
-    for low, high in ((MAIL_BEGIN, MAIL_END), (TASK_BEGIN, TASK_END)):
-        items = yield from query_all(EXECUTIONS, state.id, low=low, high=high)
-        updates = [update for item in items if (update := change(item)) is not None]
-        for begin in range(0, len(updates), 90):
-            yield from _index_some(state, updates[begin : begin + 90])
-
-
-def _index_some(state: State, updates: list[Update]) -> Program[None]:
-    lost = 0
-    while updates:
-        try:
-            yield from transact([Check(state.key, state.unchanged()), *updates])
-            return
-        except ConditionFailed as refused:
-            if refused.refusals[0] is not None:
-                return
-            updates = [update for update, why in zip(updates, refused.refusals[1:], strict=True) if why is None]
-        except (Contention, OutcomeUnknown):
-            lost += 1
-            if RACES.gives_up(lost, 0):
-                raise
-            dice = yield from token()
-            yield from sleep(RACES.pause_s(lost, dice))
+    return view(rt, (yield from _with_state(attempt, id)))
 
 
 def _move_status(rt: Runtime, state: State, status: str, *, resume_status: str) -> Program[State]:
@@ -188,7 +160,7 @@ def redrive(rt: Runtime, id: str) -> Program[Execution]:
 
     def attempt(state: State) -> Program[State | None]:
         if state.status != "failed":
-            raise Misuse(f"execution {id!r} is {state.status}; only a failed one can be driven again")
+            raise Misuse(f"execution {id!r:.200} is {state.status}; only a failed one can be driven again")
         if state.spill:
             yield from drain(rt, state)
             return None
@@ -227,14 +199,14 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
 
     def attempt(state: State) -> Program[State | None]:
         if state.ended or state.status == "purging":
-            raise Misuse(f"execution {id!r} is {state.status}; only one that has not ended can be migrated")
+            raise Misuse(f"execution {id!r:.200} is {state.status}; only one that has not ended can be migrated")
         new_machine = machine or rt.machine_named(state.machine)
         if new_machine.hash == state.machine_hash:
             return state
         data = decode_data(state, rt.decode(state.data))
         problems = _misfits(new_machine, data, state)
         if problems:
-            raise Misuse(f"execution {id!r} does not fit {new_machine.name!r}: {'; '.join(problems)}")
+            raise Misuse(f"execution {id!r:.200} does not fit {new_machine.name!r}: {'; '.join(problems)}")
         if state.spill:
             yield from drain(rt, state)
             return None
@@ -277,7 +249,7 @@ def _machine_for(rt: Runtime, state: State) -> Program[Machine]:
     try:
         return (yield from machine_of(rt, state))
     except Parked as reason:
-        raise Misuse(f"execution {state.id!r}: {reason}; give casework.open its machine") from None
+        raise Misuse(f"execution {state.id!r:.200}: {reason}; give casework.open its machine") from None
 
 
 def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
@@ -297,7 +269,7 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         if state.status == "purging":
             return state
         if not state.ended and not force:
-            raise Misuse(f"execution {id!r} is {state.status}; cancel it first, or purge with force")
+            raise Misuse(f"execution {id!r:.200} is {state.status}; cancel it first, or purge with force")
         if state.spill and state.ended:
             yield from drain(rt, state)  # its children and its parent are still to hear of its end
             return None
@@ -308,7 +280,7 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         pass  # what it published is still to reach its stream
     left = yield from query(EXECUTIONS, id, low="o/", high="o0", limit=1)
     if left.items and not force:
-        raise Contention(f"what execution {id!r} published could not be delivered yet; purge it again later")
+        raise Contention(f"what execution {id!r:.200} published could not be delivered yet; purge it again later")
     deleted = 0
     while True:
         page = yield from query(EXECUTIONS, id, limit=91)
@@ -321,5 +293,5 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         yield from transact([Delete(state.key, equals("status", "purging"))])
     except (ConditionFailed, OutcomeUnknown):
         if (yield from get(state.key)) is not None:
-            raise Contention(f"execution {id!r} was started again while it was purged") from None
+            raise Contention(f"execution {id!r:.200} was started again while it was purged") from None
     return deleted + 1

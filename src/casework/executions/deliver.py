@@ -15,11 +15,19 @@ from casework.errors import (
     OutcomeUnknown,
     UnknownEvent,
 )
-from casework.executions.advance import RACES, Marked, commit, look_at_marks, plan_writes
+from casework.executions.advance import Marked, commit, look_at_marks, plan_writes
 from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.joins import input_digest
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
-from casework.executions.runtime import Parked, Runtime, has_functions, machine_of, store_definition, stored_definition
+from casework.executions.runtime import (
+    RACES,
+    Parked,
+    Runtime,
+    has_functions,
+    machine_of,
+    store_definition,
+    stored_definition,
+)
 from casework.executions.spill import drain
 from casework.executions.state import MAX_ID_BYTES, STATE, Data, State, decode_data, is_id, state_of
 from casework.kernel.conditions import absent
@@ -118,7 +126,9 @@ def check_event(machine: Machine, event_type: Any) -> None:
     """UnknownEvent unless some state of the machine can take an event of this type."""
     if not machine.accepts(event_type):
         known = ", ".join(sorted(machine.event_types)) or "none"
-        raise UnknownEvent(f"machine {machine.name!r} has no transition for event {event_type!r}; it knows: {known}")
+        raise UnknownEvent(
+            f"machine {machine.name!r} has no transition for event {event_type!r:.80}; it knows: {known}"
+        )
 
 
 def load(rt: Runtime, id: str) -> Program[Execution]:
@@ -131,7 +141,7 @@ def read_state(id: str) -> Program[State]:
     """The state as it is stored; NoSuchExecution when there is none."""
     item = yield from get(EXECUTIONS.key(id, STATE))
     if item is None:
-        raise NoSuchExecution(f"there is no execution {id!r}; `casework list` shows those that there are")
+        raise NoSuchExecution(f"there is no execution {id!r:.200}; `casework list` shows those that there are")
     return state_of(item)
 
 
@@ -208,11 +218,11 @@ def _existing(rt: Runtime, id: str, name: str, digest: str) -> Program[Execution
         return None
     state = state_of(item)
     if state.status == "purging":
-        raise ExecutionExists(f"execution {id!r} is being purged; purge it again to finish that, then start it")
+        raise ExecutionExists(f"execution {id!r:.200} is being purged; purge it again to finish that, then start it")
     if state.machine == name and decode_data(state, rt.decode(state.data)).input_digest == digest:
         return view(rt, state)
     what = f"with machine {state.machine!r}" if state.machine != name else "with other input"
-    raise ExecutionExists(f"execution {id!r} exists already, {what}; choose another id, or purge it")
+    raise ExecutionExists(f"execution {id!r:.200} exists already, {what}; choose another id, or purge it")
 
 
 def send(
@@ -233,12 +243,17 @@ def send(
     check_json(data, "data")
     check_id(id)
     check_sent(event_type, event_id, priority)
+    yield from check_target(rt, id, event_type)
+    moment = yield from now()
+    yield from put_mail(rt, id, event_type, data, event_id, moment, priority)
+
+
+def check_target(rt: Runtime, id: str, event_type: str) -> Program[None]:
+    """NoSuchExecution when there is none; UnknownEvent when its machine has no transition for the event."""
     state = yield from read_state(id)
     machine = yield from _known_machine(rt, state)
     if machine is not None:
         check_event(machine, event_type)
-    moment = yield from now()
-    yield from put_mail(rt, id, event_type, data, event_id, moment, priority)
 
 
 def put_mail(
@@ -374,7 +389,7 @@ def _machine_here(rt: Runtime, state: State) -> Program[Machine]:
         return (yield from machine_of(rt, state))
     except Parked as reason:
         raise Misuse(
-            f"execution {state.id!r} cannot be advanced here: {reason}; give casework.open its machine"
+            f"execution {state.id!r:.200} cannot be advanced here: {reason}; give casework.open its machine"
         ) from None
 
 

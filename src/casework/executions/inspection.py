@@ -94,7 +94,7 @@ def inspect(rt: Runtime, id: str) -> Program[Inspection]:
     items = yield from query_all(EXECUTIONS, id, low=STATE, high="y")
     moment = yield from now()
     if not items or items[0]["sort"] != STATE:
-        raise NoSuchExecution(f"there is no execution {id!r}; `casework list` shows those that there are")
+        raise NoSuchExecution(f"there is no execution {id!r:.200}; `casework list` shows those that there are")
     state = state_of(items[0])
     found = Inspection(execution=view(rt, state), now_us=moment.middle_us, is_draining=bool(state.spill))
     for item in items:

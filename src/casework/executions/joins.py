@@ -15,7 +15,7 @@ import msgspec
 
 from casework.executions.mailbox import Mail, mail_sort, put_message
 from casework.executions.runtime import Runtime
-from casework.executions.state import MAX_ID_BYTES, Data, Invoke, Parent, State, encode_data
+from casework.executions.state import MAX_ID_BYTES, Data, Invoke, Parent, State, encode_data, short_birth
 from casework.kernel.conditions import absent
 from casework.kernel.items import Put
 from casework.kernel.schema import EXECUTIONS
@@ -31,15 +31,10 @@ def child_id(parent: str, invoke: str, stay: int, ordinal: int, born_us: int) ->
 
     The parent's time of birth is a part of it: its id may be purged and started again while old children are there.
     """
-    id = f"{parent}/{invoke}.{stay}.{ordinal}-{_short_number(born_us)}"
+    id = f"{parent}/{invoke}.{stay}.{ordinal}-{short_birth(born_us)}"
     if len(id.encode()) <= MAX_ID_BYTES:
         return id
     return f"~{hashlib.blake2b(id.encode(), digest_size=24).hexdigest()}"
-
-
-def _short_number(number: int) -> str:
-    """The last six digits to base 36."""
-    return "".join("0123456789abcdefghijklmnopqrstuvwxyz"[number // 36**place % 36] for place in range(6))
 
 
 class ChildStart(NamedTuple):

@@ -31,13 +31,21 @@ class Membership:
     def __init__(self) -> None:
         self.name = ""
         self.others: list[str] = []
+        self._own: tuple[object, Sequence[int]] = (None, ())
 
     def own_buckets(self, buckets: int) -> Sequence[int]:
         """The buckets for which this worker scores highest; all while it has heard of nobody."""
-        if not self.others:
-            return range(buckets)
-        names = [self.name, *self.others]
-        return [bucket for bucket in range(buckets) if max(names, key=lambda n: _score(n, bucket)) == self.name]
+        known = (buckets, self.name, *self.others)
+        if self._own[0] != known:
+            self._own = (known, _own_buckets(buckets, self.name, self.others))
+        return self._own[1]
+
+
+def _own_buckets(buckets: int, name: str, others: Sequence[str]) -> Sequence[int]:
+    if not others:
+        return range(buckets)
+    names = [name, *others]
+    return [bucket for bucket in range(buckets) if max(names, key=lambda n: _score(n, bucket)) == name]
 
 
 def _score(name: str, bucket: int) -> bytes:

@@ -14,9 +14,13 @@ from casework.errors import CorruptItem, InvalidMachine, Misuse, UnknownMachine
 from casework.executions.state import State
 from casework.kernel.items import Put
 from casework.kernel.programs import Program, get, write
+from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import DEFAULT_BUCKETS, FORMAT, MACHINES, check_format
 from casework.statechart import Machine
 from casework.streams.log import check_stream
+
+RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.25, rounds_max=10)
+"""After a lost race the execution is looked at again; somebody else may have done all that was to do."""
 
 
 class Codec(Protocol):
@@ -47,8 +51,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets of the indexes; fixed when the tables were made."""
     trace_max: int = 0
     """Keep so many trace entries per execution; 0 keeps none and costs nothing."""
-    dedupe_window_s: int = 0
-    """Refuse repeated event ids for so long, at the price of a mark per event; 0: the last 32 ids only."""
+    dedupe_window_s: int | None = None
+    """Refuse repeated event ids for so long, at the price of a mark per event; 0: the last 32 ids only. A store has one
+    window for all its processes: fixed when it is made (0 by default), changed by ``casework settings``; None takes
+    it."""
     batch_max: int = 64
     """At most so many events of one execution go into one commit."""
     spill_above: int = 60

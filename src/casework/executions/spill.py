@@ -169,15 +169,15 @@ def _missing(state: State, sort: str) -> Program[None]:
     try:
         yield from transact(checks)
     except ConditionFailed:
-        raise Contention(f"execution {state.id!r}: another drain went ahead") from None
+        raise Contention(f"execution {state.id!r:.200}: another drain went ahead") from None
     raise CorruptItem(
-        f"spilled item {sort!r} of execution {state.id!r} is missing, though the state notes it; "
+        f"spilled item {sort!r} of execution {state.id!r:.200} is missing, though the state notes it; "
         "restore it from a backup, or purge the execution"
     )
 
 
 def _spilled_of(rt: Runtime, state: State, sort: str, item: Item | None) -> Spilled:
-    where = f"spilled item {sort!r} of execution {state.id!r}"
+    where = f"spilled item {sort!r} of execution {state.id!r:.200}"
     assert item is not None
     check_format(item, where)
     try:

@@ -35,6 +35,11 @@ ID_HASH_BYTES = 8
 MAX_ID_BYTES = 512
 
 
+def short_birth(born_us: int) -> str:
+    """The last six digits to base 36 of a time of birth: tells the lives of an id apart that is started again."""
+    return "".join("0123456789abcdefghijklmnopqrstuvwxyz"[born_us // 36**place % 36] for place in range(6))
+
+
 def is_id(id: Any) -> bool:
     """Whether ``id`` can be an execution's id: 1 to 512 bytes of printable text."""
     return isinstance(id, str) and id != "" and id.isprintable() and len(id.encode(errors="replace")) <= MAX_ID_BYTES
@@ -131,7 +136,8 @@ class State(msgspec.Struct, kw_only=True, gc=False):
     listed: bool = True
     """Whether it stands in the listing index; children of a join do not."""
     resume_status: str = ""
-    """Of a suspended execution: the status to go back to."""
+    """Of a suspended execution: the status to go back to. Of another one: it was resumed, and its messages and tasks
+    are still to be put back into the index."""
 
     @property
     def key(self) -> Key:
@@ -142,6 +148,11 @@ class State(msgspec.Struct, kw_only=True, gc=False):
     def ended(self) -> bool:
         """Whether it takes no more events."""
         return self.status in ENDED
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether its messages and tasks are still to be put back into the index."""
+        return bool(self.resume_status) and self.status not in ("suspended", "purging")
 
     def unchanged(self) -> Condition:
         """Holds while the stored state is the one that this value was read from.
@@ -155,7 +166,7 @@ class State(msgspec.Struct, kw_only=True, gc=False):
         """Class and time of the item's entry in the ``pending`` index; None: no entry."""
         if self.status in ("suspended", "purging"):
             return None
-        if self.spill or self.status == "pending":
+        if self.spill or self.status == "pending" or self.resume_status:
             return "work", self.updated_at_us
         if self.timers and not self.ended:
             return "timer", decode_timers(self.timers)[0].due_us
@@ -233,7 +244,7 @@ def decode_data(state: State, text: str) -> Data:
     try:
         return _decode_data(text)
     except msgspec.DecodeError as error:
-        raise CorruptItem(f"the data of execution {state.id!r} cannot be read: {error}") from None
+        raise CorruptItem(f"the data of execution {state.id!r:.200} cannot be read: {error}") from None
 
 
 def encode_data(data: Data) -> str:

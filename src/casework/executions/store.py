@@ -220,7 +220,7 @@ def commit(
             if not (yield from _was_applied(exe, plan)):
                 raise
             break
-        lost = yield from _lost_again(lost, f"execution {exe.id!r}")
+        lost = yield from _lost_again(lost, f"execution {exe.id!r:.200}")
     plan.settle()
     return plan.seqs
 
@@ -502,7 +502,7 @@ def purge(shared: Shared, id: str, version: int) -> Program[bool]:
     state = yield from get(EXECUTIONS.key(id, STATE))
     if state is None:
         return False  # what stands here was sent to an execution that is to come
-    check_format(state, f"the state of execution {id!r}")
+    check_format(state, f"the state of execution {id!r:.200}")
     if state["status"] != "purging":
         if state["version"] != version:
             return False

@@ -93,11 +93,15 @@ def check_stored(exe: StoredExecution) -> None:
     """Misuse when the execution cannot be stored as it is."""
     check_id(exe.id)
     if type(exe.version) is not int or exe.version < 0:
-        raise Misuse(f"execution {exe.id!r}: version is {exe.version!r}; it is 0 for a new one, else as it was loaded")
+        raise Misuse(
+            f"execution {exe.id!r:.200}: version is {exe.version!r}; it is 0 for a new one, else as it was loaded"
+        )
     if not exe.status or "/" in exe.status or exe.status == "purging":
-        raise Misuse(f"execution {exe.id!r}: status is {exe.status!r}; use a word without a slash, and not 'purging'")
+        raise Misuse(
+            f"execution {exe.id!r:.200}: status is {exe.status!r}; use a word without a slash, and not 'purging'"
+        )
     if not isinstance(exe.data, str):
-        raise Misuse(f"execution {exe.id!r}: data is a {type(exe.data).__name__}; encode it as text first")
+        raise Misuse(f"execution {exe.id!r:.200}: data is a {type(exe.data).__name__}; encode it as text first")
 
 
 def stored_of(item: Mapping[str, Any]) -> StoredExecution:
@@ -190,7 +194,7 @@ def outgoing(
                     seqs[n] = make_seq(at_us, version, n, position, len(chunk), put.key)
     if len(puts) > room:
         raise ItemTooLarge(
-            f"execution {exe.id!r}: a commit with emits to {len(by_place)} targets does not fit one transaction "
+            f"execution {exe.id!r:.200}: a commit with emits to {len(by_place)} targets does not fit one transaction "
             f"(room for {room}); emit in several commits"
         )
     return puts, seqs

@@ -15,7 +15,7 @@ import msgspec
 
 from casework.errors import CorruptItem, Misuse
 from casework.executions.runtime import Runtime
-from casework.executions.state import State
+from casework.executions.state import State, short_birth
 from casework.kernel.items import Item, Key, Put
 from casework.kernel.retry import fraction
 from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
@@ -75,6 +75,8 @@ class Task(msgspec.Struct, kw_only=True):
     beats: int = 0
     """Renewals of this claim."""
     created_at_us: int = 0
+    rank_us: int = 0
+    """When it is due: at first at once, then after a pause, and while it is claimed when its lease ends."""
     last_error: str = ""
     details: str = ""
     """JSON that the function gave to ``heartbeat``; the next attempt finds it."""
@@ -102,9 +104,17 @@ def task_sort(stay: int, invoke_id: str) -> str:
     return f"w/{stay:08d}/{invoke_id}"
 
 
+def task_key(state: State, stay: int, invoke_id: str, redrives: int) -> str:
+    """The idempotency key of a task, by which its result is known again, too.
+
+    It ends with the birth: an id that was purged and is started again must not meet the side effects of its first life.
+    """
+    suffix = f"/redrive-{redrives}" if redrives else ""
+    return f"{state.id}/{stay}/{invoke_id}-{short_birth(state.created_at_us)}{suffix}"
+
+
 def task_put(rt: Runtime, state: State, effect: chart.StartTask, now_us: int, redrives: int) -> Put:
     """The write that makes a task, due now."""
-    suffix = f"/redrive-{redrives}" if redrives else ""
     item: Item = {
         "id": state.id,
         "sort": task_sort(effect.stay, effect.invoke_id),
@@ -112,7 +122,7 @@ def task_put(rt: Runtime, state: State, effect: chart.StartTask, now_us: int, re
         "machine": state.machine,
         "src": effect.src,
         "input": rt.encode(msgspec.json.encode(effect.input).decode()),
-        "key": f"{state.id}/{effect.stay}/{effect.invoke_id}{suffix}",
+        "key": task_key(state, effect.stay, effect.invoke_id, redrives),
         "created_at_us": now_us,
         "pending": f"work/{bucket_of(state.id, rt.options.buckets)}",
         "rank_us": now_us,
@@ -144,6 +154,7 @@ def task_of(item: Mapping[str, Any]) -> Task:
             lease_us=item.get("lease_us", 0),
             beats=item.get("beats", 0),
             created_at_us=item.get("created_at_us", 0),
+            rank_us=item["rank_us"],
             last_error=item.get("last_error", ""),
             details=item.get("details", ""),
             is_external=item.get("is_external", False),

@@ -17,7 +17,7 @@ from casework.errors import ConditionFailed, CorruptItem, ItemTooLarge, NotJson,
 from casework.executions.mailbox import Mail, mail_sort, put_message
 from casework.executions.runtime import Runtime
 from casework.executions.task_items import DEFAULT_LEASE_S, Task, read_public_token, task_of
-from casework.kernel.conditions import Condition, absent, all_of, equals
+from casework.kernel.conditions import Condition, absent, all_of, equals, present
 from casework.kernel.effects import Instant
 from casework.kernel.items import Delete, Item, Key, Update
 from casework.kernel.programs import Program, get, now, token, transact, write
@@ -85,10 +85,14 @@ def _end_crashed(rt: Runtime, claimed: Task, before: Task) -> Program[None]:
 
 
 def _unclaimed(task: Task) -> Condition:
-    """Holds while the claim, or its absence, is the one that was read, renewals included."""
-    if not task.token:
-        return all_of(absent("token"), equals("src", task.src))
-    return all_of(equals("token", task.token), equals("beats", task.beats))
+    """Holds while the task is as it was read: claimed by nobody else, neither given back nor put off, not set aside.
+
+    The key says that it is still the task that was read: the same place may hold one of the id's next life.
+    """
+    if task.token:
+        return all_of(equals("token", task.token), equals("beats", task.beats), present("pending"))
+    same = (equals("key", task.key), equals("rank_us", task.rank_us))
+    return all_of(absent("token"), *same, present("pending"))
 
 
 def _claim_attributes(task: Task) -> dict[str, Any]:
@@ -155,7 +159,7 @@ def fail_task(rt: Runtime, task: Task, error: dict[str, Any]) -> Program[bool]:
 
 def _end_task(rt: Runtime, task: Task, event: chart.Event) -> Program[bool]:
     moment = yield from now()
-    mail = Mail(event.type, event.data, "", task.name, event.stay, event.invoke, kind="result")
+    mail = Mail(event.type, event.data, task.key, task.name, event.stay, event.invoke, kind="result")
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, task.token or task.name, task.stay)
     put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, rt=rt)

@@ -8,6 +8,7 @@ this execution", so losing or repeating a ring is harmless. No error of the stor
 from __future__ import annotations
 
 import collections
+import contextlib
 import heapq
 import logging
 from collections.abc import Iterator, Sequence
@@ -63,12 +64,15 @@ class Bell:
 
     def rung(self, most: int) -> list[str]:
         """Take up to ``most`` of the rung executions, each once."""
+        rung = self._ids
+        self.flag.clear()  # before the look: a ring from now on is heard at the next one
+        if not rung:
+            return []
         ids: dict[str, None] = {}
-        try:
-            while len(ids) < most:
-                ids[self._ids.popleft()] = None
-        except IndexError:
-            self.flag.clear()
+        while rung and len(ids) < most:
+            ids[rung.popleft()] = None
+        if rung:
+            self.flag.set()
         return list(ids)
 
 
@@ -136,6 +140,17 @@ class Worker:
 def work(worker: Worker) -> Program[None]:
     """Do what is due until ``worker.stop`` is set, then finish what is held."""
     yield from spawn(keep_membership(worker.membership, worker.options.heartbeat_s), "membership")
+    try:
+        yield from _sweep_until_stopped(worker)
+        yield from drain_tasks(worker)
+    except Exception:
+        with contextlib.suppress(CaseworkError):  # others take its buckets at once; what went wrong is the news
+            yield from leave(worker.membership)
+        raise
+    yield from leave(worker.membership)
+
+
+def _sweep_until_stopped(worker: Worker) -> Program[None]:
     trouble = 0
     while not worker.stop.is_set:
         did = 0
@@ -151,8 +166,6 @@ def work(worker: Worker) -> Program[None]:
             moment = yield from now()
             pause_s = worker.alarms.seconds_until(moment.earliest_us, worker.options.poll_s)
             yield from race(worker.bell.flag, worker.stop, timeout_s=pause_s)
-    yield from drain_tasks(worker)
-    yield from leave(worker.membership)
 
 
 def sweep(worker: Worker) -> Program[int]:
@@ -172,7 +185,9 @@ def sweep(worker: Worker) -> Program[int]:
             ]
             pages: list[Page] = yield from all_reads(reads)
             cursors = {partition: page.next for partition, page in zip(list(cursors), pages, strict=True) if page.next}
-            did += yield from _do(worker, [item for page in pages for item in page.items], seen)
+            items = [item for page in pages for item in page.items]
+            if items:
+                did += yield from _do(worker, items, seen)
             # What was rung is answered between pages: a backlog of others does not delay it.
             did += yield from _answer_bell(worker)
             if cursors and kind == "work":
@@ -230,7 +245,7 @@ def _advance_all(worker: Worker, ids: Sequence[str]) -> Program[int]:
     published: list[str] = []
     for id, outcome in zip(ids, outcomes, strict=True):
         if outcome.error is not None:
-            _report(worker, f"execution {id!r}", outcome.error)
+            _report(worker, f"execution {id!r:.200}", outcome.error)
         elif outcome.value is not None and outcome.value.is_held:
             did += 1
             if outcome.value.state is not None and outcome.value.state.machine in worker.rt.options.publish:

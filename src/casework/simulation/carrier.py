@@ -27,9 +27,6 @@ class Carrier(Protocol):
     def next_number(self) -> int:
         """A number that nobody had before."""
 
-    def perform(self, task: Task) -> None:
-        """Carry out the effect that a task waits at."""
-
     def answer(self, task: Task, value: Any, error: BaseException | None = None) -> None:
         """Give a program the answer to its effect."""
 
@@ -62,17 +59,21 @@ class Process:
         self.clock: Any = None
         """Where the time is known from samples only (a ``SampledClock``); a process that starts has none."""
         self._last_us = 0
+        faults = world.faults
+        is_off = skew_us or faults.clock_error_s
+        self._error_us = int((faults.skew_s_max + faults.clock_error_s) * 1e6) if is_off else 0
 
     def now(self) -> Instant:
         """This host's clock, with a bound that holds the true time."""
         if self.clock is not None:
             instant: Instant = self.clock.service.now()
             return instant
-        faults = self.world.faults
-        error_us = int((faults.skew_s_max + faults.clock_error_s) * 1e6) if self.skew_us or faults.clock_error_s else 0
-        seen_us = max(self.world.now_us + self.skew_us, self._last_us)
-        self._last_us = seen_us
-        return Instant(seen_us - error_us, seen_us + error_us)
+        seen_us = self.world.now_us + self.skew_us
+        if seen_us < self._last_us:
+            seen_us = self._last_us
+        else:
+            self._last_us = seen_us
+        return Instant(seen_us - self._error_us, seen_us + self._error_us)
 
 
 class Task:
@@ -101,10 +102,6 @@ class Task:
         self.wake_number = 0
         self.is_dead = False
         self.is_cancelled = False
-
-    def step(self, world: Carrier) -> None:
-        """Carry out the effect that it waits at."""
-        world.perform(self)
 
     def __repr__(self) -> str:
         return f"<{self.what} of {self.process.name}>"

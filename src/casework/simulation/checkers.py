@@ -6,6 +6,8 @@ outcome is unknown stay open: they may have happened at any time after their cal
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -47,7 +49,9 @@ def not_linearizable(history: Sequence[Operation], model: Model, start: Any = No
 
 def _explained(operations: Sequence[Operation], model: Model, start: Any) -> bool:
     """Whether some order of the operations, each within its call and answer, gives these answers."""
+    operations = sorted(operations, key=_called)
     count = len(operations)
+    answered = [math.inf if operation.answered is None else operation.answered for operation in operations]
     certain = sum(1 << i for i, operation in enumerate(operations) if operation.answered is not None)
     tried: set[tuple[int, Hashable]] = set()
     stack: list[tuple[int, Any]] = [(0, start)]
@@ -55,28 +59,38 @@ def _explained(operations: Sequence[Operation], model: Model, start: Any) -> boo
         done, state = stack.pop()
         if done & certain == certain:
             return True
-        if (done, _frozen(state)) in tried:
+        here = (done, _frozen(state))
+        if here in tried:
             continue
-        tried.add((done, _frozen(state)))
-        # Only those may come next that were called before every other one left was answered.
-        border = min(
-            (o.answered for i, o in enumerate(operations) if not done >> i & 1 and o.answered is not None),
-        )
+        tried.add(here)
+        # Only those may come next that were called before every other one left was answered. They are in order of
+        # their calls and no answer is older than its call, so the first that was called too late ends the search.
+        border = math.inf
         for i in range(count):
-            operation = operations[i]
-            if done >> i & 1 or operation.called > border:
+            if done >> i & 1:
                 continue
+            operation = operations[i]
+            if operation.called > border:
+                break
+            border = min(border, answered[i])
             fits, after = model(state, operation)
             if fits:
                 stack.append((done | 1 << i, after))
     return False
 
 
+_called = operator.attrgetter("called")
+
+
 def _frozen(state: Any) -> Hashable:
     """A state as something that can be compared quickly."""
     if isinstance(state, dict):
         return tuple(sorted(state.items()))
-    return state if isinstance(state, Hashable) else repr(state)
+    try:
+        hash(state)
+    except TypeError:
+        return repr(state)
+    return state  # type: ignore[no-any-return]
 
 
 def read_problems(written: Iterable[Any], read: Sequence[tuple[int, Any]], first: int = 1) -> Iterable[str]:

@@ -59,6 +59,18 @@ class Choices:
         self._note(1 if value else 0)
         return value
 
+    def which(self, first: float, second: float) -> int:
+        """1 or 2, with the probability of each, or 0 for neither. Draws nothing when nothing can be."""
+        chance = first + second
+        if not chance:
+            return 0
+        if self._replay is not None:
+            return self.replayed(3)
+        value = self.random()
+        which = 0 if value >= chance else 1 if value < first else 2
+        self._note(which)
+        return which
+
     def record(self, value: int) -> int:
         """Note a decision that a schedule made by rules of its own."""
         self._note(value)

@@ -7,7 +7,7 @@ from typing import Any
 
 from casework.backends.memory import MemoryTables
 from casework.kernel.effects import Page, Query
-from casework.kernel.items import Item, Key
+from casework.kernel.items import Item, Key, Table
 from casework.simulation.carrier import Carrier
 
 
@@ -31,11 +31,7 @@ class LaggingIndex:
             return
         if self._seen is None:
             self._seen = MemoryTables()
-        if not any(
-            (before or {}).get(name) != (after or {}).get(name)
-            for index in key.table.indexes
-            for name in (index.partition, index.sort)
-        ):
+        if not _is_seen(key.table, before or _NOTHING, after or _NOTHING):
             return
         place = (key.table.name, key.partition, key.sort)
         visible_at = world.steps + (world.choices.below(lag + 1) if lag else 0)
@@ -54,3 +50,15 @@ class LaggingIndex:
             self._seen.create(key.table)
             self._seen.put_raw(key, item)
         return self._seen.query(query)
+
+
+_NOTHING: Item = {}
+
+
+def _is_seen(table: Table, before: Item, after: Item) -> bool:
+    """Whether an index of the table shows a difference."""
+    for index in table.indexes:
+        partition, sort = index.partition, index.sort
+        if before.get(partition) != after.get(partition) or before.get(sort) != after.get(sort):
+            return True
+    return False

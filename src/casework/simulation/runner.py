@@ -178,16 +178,19 @@ def explore(
     return Report(getattr(factory, "name", ""), n + 1, steps, time.perf_counter() - started)
 
 
-def explore_all(factory: Any, *, runs_max: int = 100_000, faults: Faults) -> tuple[Report, bool]:
+def explore_all(
+    factory: Any, *, runs_max: int = 100_000, faults: Faults, deviations_max: int | None = None
+) -> tuple[Report, bool]:
     """Every schedule of a small scenario; whether all of them were run.
 
     Args:
         factory: a subclass of :class:`Scenario` with few processes and few steps.
         runs_max: give up after so many runs.
-        faults: what may go wrong; each doubles the schedules.
+        faults: what may go wrong, at every place where it may; the probabilities do not matter unless they are 0.
+        deviations_max: only runs with so many interruptions and faults; see :class:`Explorer`.
     """
     started = time.perf_counter()
-    explorer = Explorer(runs_max)
+    explorer = Explorer(runs_max, deviations_max)
     runs = steps = 0
     for choices in explorer:
         run = run_once(factory, 0, schedule="uniform", faults=faults, choices=choices)

@@ -8,59 +8,57 @@ walks through every schedule of a small scenario; see ``explore``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from casework.simulation.choices import Choices
 
 
+class Numbered(Protocol):
+    """Who takes steps."""
+
+    number: int
+    """Its own as long as it runs."""
+
+
 class Schedule(Protocol):
     """Decides who goes next."""
 
-    def pick(self, count: int, names: list[int]) -> int:
-        """A position below ``count``; position 0 is whoever went last, if it can go on.
-
-        ``names`` are the numbers of those who can go, which stay theirs as long as they run.
-        """
+    def pick(self, ready: Sequence[Numbered]) -> int:
+        """The position of one of those who can go on; at position 0 is whoever went last, if it can."""
 
 
 class Uniform:
     """Everyone is as likely as everyone else."""
 
-    needs_names = False
-
     def __init__(self, choices: Choices) -> None:
         self._choices = choices
 
-    def pick(self, count: int, names: list[int]) -> int:
+    def pick(self, ready: Sequence[Numbered]) -> int:
         """Any position."""
-        return self._choices.below(count)
+        return self._choices.below(len(ready))
 
 
 class Sticky:
     """Whoever went last goes on nine times in ten."""
 
-    needs_names = False
-
     def __init__(self, choices: Choices, stay: float = 0.9) -> None:
         self._choices = choices
         self._stay = stay
 
-    def pick(self, count: int, names: list[int]) -> int:
+    def pick(self, ready: Sequence[Numbered]) -> int:
         """Position 0, or any."""
         choices = self._choices
         if choices.is_replay:
-            return choices.replayed(count)
+            return choices.replayed(len(ready))
         value = choices.random()
         if value < self._stay:
             return choices.record(0)
-        return choices.record(int((value - self._stay) / (1 - self._stay) * count))
+        return choices.record(int((value - self._stay) / (1 - self._stay) * len(ready)))
 
 
 class Priority:
     """The highest priority goes; at ``switches`` random points whoever goes is put last."""
-
-    needs_names = True
 
     def __init__(self, choices: Choices, switches: int = 3, length: int = 400) -> None:
         self._choices = choices
@@ -69,24 +67,24 @@ class Priority:
         random = choices.random
         self._points = frozenset(int(random() * length) for _ in range(switches))
 
-    def pick(self, count: int, names: list[int]) -> int:
+    def pick(self, ready: Sequence[Numbered]) -> int:
         """The position of the highest priority."""
         choices = self._choices
         if choices.is_replay:
-            return choices.replayed(count)
+            return choices.replayed(len(ready))
         self._steps += 1
         priorities = self._priorities
         best, best_position = -1.0, 0
-        for position, name in enumerate(names):
-            priority = priorities.get(name)
+        for position, actor in enumerate(ready):
+            priority = priorities.get(actor.number)
             if priority is None:
-                priority = priorities[name] = 1 + choices.random()
+                priority = priorities[actor.number] = 1 + choices.random()
             if priority > best:
                 best, best_position = priority, position
         if self._steps in self._points:
-            priorities[names[best_position]] = choices.random() * 0.5
+            priorities[ready[best_position].number] = choices.random() * 0.5
         elif choices.random() < 0.02:  # nobody who polls for ever may starve the others for ever
-            priorities[names[best_position]] = 1 + choices.random()
+            priorities[ready[best_position].number] = 1 + choices.random()
         return choices.record(best_position)
 
 
@@ -101,41 +99,67 @@ def make(kind: str, choices: Choices) -> Uniform | Sticky | Priority:
 
 
 class Explorer:
-    """Every schedule of a small scenario, depth first: replays a prefix of decisions and then takes the first of each.
+    """Runs of a small scenario, depth first: replays a prefix of decisions and then takes the plain one of each.
 
-    Iterate over it, run the scenario with each prefix, and say what was decided with :meth:`ran`.
+    Iterate over it and run the scenario with each of its choices. Without ``deviations_max`` every schedule is run.
+    With it, every run in which at most so many decisions are not the plain one: whoever goes is interrupted, something
+    fails, a random number is not 0. Most faults need two (Musuvathi and Qadeer, "Iterative context bounding for
+    systematic testing of multithreaded programs", PLDI 2007, who count interruptions only).
+
+    Args:
+        runs_max: stop after so many.
+        deviations_max: see above; None: no bound.
     """
 
-    def __init__(self, runs_max: int) -> None:
+    def __init__(self, runs_max: int, deviations_max: int | None = None) -> None:
         self._runs_max = runs_max
-        self._bounds: list[int] = []
-        self._made: list[int] = []
+        self._deviations_max = deviations_max
         self.is_complete = False
-        """Whether every schedule was run when the iteration ended."""
+        """Whether every such run was run when the iteration ended."""
 
     def __iter__(self) -> Iterator[ExplorerChoices]:
         prefix: list[int] = []
         for _ in range(self._runs_max):
             choices = ExplorerChoices(prefix)
             yield choices
-            self._made, self._bounds = choices.made, choices.bounds
-            last = len(self._made) - 1
-            while last >= 0 and self._made[last] + 1 >= self._bounds[last]:
-                last -= 1
-            if last < 0:
+            following = self._next(choices.taken, choices.bounds)
+            if following is None:
                 self.is_complete = True
                 return
-            prefix = [*self._made[:last], self._made[last] + 1]
+            prefix = following
+
+    def _next(self, taken: list[int], bounds: list[int]) -> list[int] | None:
+        """The prefix that comes after a run; None when there is none."""
+        deviations = sum(1 for choice in taken if choice)
+        for last in range(len(taken) - 1, -1, -1):
+            deviations -= taken[last] > 0  # how many there are before this one
+            may_deviate = self._deviations_max is None or deviations < self._deviations_max
+            if may_deviate and taken[last] + 1 < bounds[last]:
+                return [*taken[:last], taken[last] + 1]
+        return None
 
 
 class ExplorerChoices(Choices):
-    """A prefix of decisions, and the first of each after it; notes how many there were to choose from."""
+    """A prefix of decisions, and the plain one of each after it; notes how many there were to choose from.
 
-    def __init__(self, prefix: list[int]) -> None:
+    Of a decision among many values, a length of time for example, the first, the middle and the last one are tried.
+    """
+
+    MANY = 16
+
+    def __init__(self, prefix: Sequence[int]) -> None:
         super().__init__(0, prefix)
+        self._prefix = prefix
+        self.taken: list[int] = []
+        """What was chosen, each as a number below its bound."""
         self.bounds: list[int] = []
 
     def replayed(self, bound: int) -> int:
         """The next decision."""
-        self.bounds.append(bound)
-        return super().replayed(bound)
+        is_wide = bound > self.MANY
+        position = len(self.taken)
+        choice = self._prefix[position] if position < len(self._prefix) else 0
+        self.taken.append(choice)
+        self.bounds.append(3 if is_wide else bound)
+        value = (0, bound // 2, bound - 1)[choice] if is_wide else choice
+        return self.record(value)

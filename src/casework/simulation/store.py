@@ -10,13 +10,14 @@ transaction with its token. docs/design/simulator.md lists each documented behav
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from casework.backends.memory import MemoryTables
 from casework.backends.refusals import raise_refusals
-from casework.errors import CaseworkError, Contention, OutcomeUnknown, Throttled
-from casework.kernel.effects import Cancelled, Get, GetMany, Page, Query, Transact, Write
+from casework.errors import CaseworkError, Contention, Misuse, OutcomeUnknown, Throttled
+from casework.kernel.effects import All, Cancelled, Get, GetMany, Page, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Table
-from casework.kernel.limits import check_key, check_query, check_transaction, check_write
+from casework.kernel.limits import check_key, check_query, check_write, checked_keys
 from casework.simulation.carrier import Carrier, Task
 from casework.simulation.index import LaggingIndex
 from casework.simulation.partitions import PartitionMeter
@@ -64,19 +65,22 @@ class SimulatedStore:
     # --- one write ----------------------------------------------------------------------------------------------------
 
     def apply(self, world: Carrier, write: AnyWrite) -> None:
+        """Make a write visible, whatever its condition says."""
+        self.show(world, write, write.key, place_of(write.key))
+
+    def show(self, world: Carrier, write: AnyWrite, key: Key, place: Place) -> None:
         """Make a write visible, and let the indexes know of it in a while."""
         if type(write) is Check:
             return
-        key = write.key
-        before = self.tables.peek(key) if key.table.indexes or self.watch is not None else None
-        self.tables.apply(write)
+        tables = self.tables
+        before = tables.peek(key)
+        tables.apply(write, key)
         self.writes_n += 1
-        if self.nonces:
-            self.nonces.pop(place_of(key), None)
+        self.nonces.pop(place, None)
         if key.table.indexes:
-            self.index.note(world, key, before, self.tables.peek(key))
+            self.index.note(world, key, before, tables.peek(key))
         if self.watch is not None:
-            self.watch(key, before, self.tables.peek(key))
+            self.watch(key, before, tables.peek(key))
 
     def try_write(self, world: Carrier, write: AnyWrite, nonce: str, *, is_repeat: bool) -> None:
         """One attempt at a plain write; raises what a service would answer."""
@@ -88,24 +92,32 @@ class SimulatedStore:
             return  # an earlier attempt of this very write was applied
         if world.faults.partition_limits and not self.partitions.take_writes(world.now_us, self.tables, [write], 1):
             raise Throttled(SLOW_DOWN)
-        refusal = self.tables.refusal(write)
+        refusal = self.tables.refusal(write, key)
         if refusal is not None:
             if is_repeat:
                 raise OutcomeUnknown(f"{key}: a repeated write was refused by another writer's item")
             raise_refusals([refusal])
-        self.apply(world, write)
+        self.show(world, write, key, place)
         self.nonces[place] = nonce
 
 
 class Flight:
     """A transaction under way: its items are locked, and become visible one by one. It outlives its process."""
 
-    __slots__ = ("is_dead", "is_repeated", "left", "number", "owner", "process", "wake_number", "writes")
+    __slots__ = (
+        "is_dead", "is_repeated", "keys", "left", "number", "owner", "places", "process", "verdict", "wake_number",
+        "writes",
+    )  # fmt: skip
 
-    def __init__(self, owner: Task | None, writes: Sequence[AnyWrite], number: int) -> None:
+    def __init__(self, owner: Task | None, writes: Sequence[AnyWrite], keys: Sequence[Key], number: int) -> None:
         self.owner = owner
         self.writes = writes
-        self.left: list[AnyWrite] | None = None
+        self.keys = keys
+        self.places = [place_of(key) for key in keys]
+        self.left: list[int] | None = None
+        """Positions of what is not visible yet; None before it began."""
+        self.verdict: tuple[Exception | None] | None = None
+        """The answer, while whoever waits for it stands still."""
         self.number = number
         self.process = None
         self.is_dead = False
@@ -115,26 +127,29 @@ class Flight:
 
     def step(self, world: Carrier) -> None:
         """Begin, make the next item visible, or answer."""
-        if self.is_repeated:
+        if self.verdict is not None:
+            self._tell(world, self.verdict[0])
+        elif self.is_repeated:
             self._answer(world, None)
         elif self.left is None:
             self._begin(world)
-        elif self.left:
-            write = self.left.pop()
-            world.store.apply(world, write)
-            world.store.locks.pop(place_of(write.key), None)  # each item is free as soon as it is visible
+        else:
+            position = self.left.pop()
+            write, place = self.writes[position], self.places[position]
+            world.store.show(world, write, self.keys[position], place)
+            world.store.locks.pop(place, None)  # each item is free as soon as it is visible
             if world.timeline is not None:
                 world.timeline.note(world, self.owner, f"  visible: {world.timeline.write(write)}")
             if not self.left:
-                self._end(world)
+                self._answer(world, None)
             elif world.faults.slow and world.choices.happens(world.faults.slow):
                 world.put_off(self, world.now_us + 1000 * (1 + world.choices.below(300)))
 
     def _begin(self, world: Carrier) -> None:
         store = world.store
-        places = [place_of(write.key) for write in self.writes]
-        if store.locks:
-            others = {id(store.locks[place]): store.locks[place] for place in places if place in store.locks}
+        locks = store.locks
+        if locks:
+            others = {flight.number: flight for place in self.places if (flight := locks.get(place)) is not None}
             if others:
                 for other in others.values():
                     if (
@@ -150,13 +165,13 @@ class Flight:
                 world.now_us, store.tables, self.writes, 2
             ):
                 raise Throttled(SLOW_DOWN)
-            raise_refusals(store.tables.refusals(self.writes))
+            raise_refusals(store.tables.refusals(self.writes, self.keys))
         except CaseworkError as error:
             self._answer(world, error)
             return
-        for place in places:
-            store.locks[place] = self
-        self.left = list(reversed(self.writes))
+        for place in self.places:
+            locks[place] = self
+        self.left = list(range(len(self.writes) - 1, -1, -1))
         if len(self.left) > 1 and world.choices.happens(0.5):
             # the order in which items become visible is nobody's promise
             first = world.choices.below(len(self.left))
@@ -168,14 +183,10 @@ class Flight:
         self._answer(world, Contention("aborted by another transaction"))
 
     def _unlock(self, world: Carrier) -> None:
-        for write in self.writes:
-            place = place_of(write.key)
-            if world.store.locks.get(place) is self:
-                del world.store.locks[place]
-
-    def _end(self, world: Carrier) -> None:
-        self._unlock(world)
-        self._answer(world, None)
+        locks = world.store.locks
+        for place in self.places:
+            if locks.get(place) is self:
+                del locks[place]
 
     def _answer(self, world: Carrier, error: Exception | None) -> None:
         is_awaited = self.owner is not None and not self.owner.is_dead
@@ -184,9 +195,17 @@ class Flight:
             # tried again, since only what was applied is remembered under a token.
             self.is_repeated, self.left = error is None, None
             return
+        self._tell(world, error)
+
+    def _tell(self, world: Carrier, error: Exception | None) -> None:
+        """Hand the answer over, as soon as its process runs."""
+        owner = self.owner
+        if owner is not None and not owner.is_dead and owner.process.paused_until_us > world.now_us:
+            self.verdict = (error,)
+            world.put_off(self, owner.process.paused_until_us)
+            return
         world.retire(self)
         self.is_dead = True
-        owner = self.owner
         if owner is not None and not owner.is_dead and owner.flight is self:
             owner.flight = None
             world.answer(owner, None, Cancelled() if owner.is_cancelled else error)
@@ -195,85 +214,112 @@ class Flight:
 # --- the effects of a store, as the world carries them out ----------------------------------------------------------
 
 
-def _is_throttled(world: Carrier, task: Task) -> bool:
-    """Whether a read is throttled, which is its answer then."""
-    faults = world.faults
-    if faults.throttled_reads and world.choices.happens(faults.throttled_reads):
+_AGAIN: Any = object()
+"""A read that takes another turn, at which it sees the rest."""
+
+
+def do_read(world: Carrier, task: Task, effect: Get | GetMany | Query) -> None:
+    """One read."""
+    try:
+        answer = _READERS[type(effect)](world, task, effect)
+    except CaseworkError as error:
         task.partial = None
-        world.answer(task, None, Throttled(SLOW_DOWN))
-        return True
-    return False
+        world.answer(task, None, error)
+        return
+    if answer is not _AGAIN:
+        world.answer(task, answer)
+
+
+def do_all(world: Carrier, task: Task, effect: All) -> None:
+    """Several reads, each at an instant of its own."""
+    answers = task.answers
+    if answers is None:
+        answers = task.answers = []
+    if effect.reads:
+        read = effect.reads[len(answers)]
+        try:
+            reader = _READERS.get(type(read))
+            if reader is None:
+                raise Misuse(f"{read!r:.80} is not a read")
+            answer = reader(world, task, read)
+        except CaseworkError as error:
+            task.partial = task.answers = None
+            world.answer(task, None, error)
+            return
+        if answer is _AGAIN:
+            return
+        answers.append(answer)
+    if len(answers) == len(effect.reads):
+        task.answers = None
+        world.answer(task, answers)
+
+
+def _throttle(world: Carrier) -> None:
+    """Refuse a read now and then."""
+    if world.faults.throttled_reads and world.choices.happens(world.faults.throttled_reads):
+        raise Throttled(SLOW_DOWN)
 
 
 def _meter(world: Carrier, table: Table, partition: str, index: str | None, items: Sequence[Item | None]) -> None:
     """Take a read's units from its partition; Throttled when they are used up."""
-    if world.faults.partition_limits:
-        store = world.store
-        if not store.partitions.take_read(world.now_us, table, partition, index, items):
-            raise Throttled(SLOW_DOWN)
+    if not world.store.partitions.take_read(world.now_us, table, partition, index, items):
+        raise Throttled(SLOW_DOWN)
 
 
-def do_get(world: Carrier, task: Task, effect: Get) -> None:
+def _get(world: Carrier, task: Task, effect: Get) -> Item | None:
     """A consistent get: at one instant, and never in conflict with a transaction."""
-    if _is_throttled(world, task):
-        return
-    key = effect.key
-    try:
-        check_key(key)
-        item = world.store.get(key)
+    key, faults = effect.key, world.faults
+    check_key(key)
+    if faults.throttled_reads:
+        _throttle(world)
+    item: Item | None = world.store.tables.get(key)
+    if faults.partition_limits:
         _meter(world, key.table, key.partition, None, [item])
-    except CaseworkError as error:
-        world.answer(task, None, error)
-        return
-    if item is not None and world.faults.ttl:
+    if item is not None and faults.ttl and key.table.ttl is not None:
         _reap(world, key.table, [item])
-    world.answer(task, item)
+    return item
 
 
-def do_get_many(world: Carrier, task: Task, effect: GetMany) -> None:
+def _get_many(world: Carrier, task: Task, effect: GetMany) -> list[Item | None]:
     """A batch of gets: each at an instant of its own."""
-    store = world.store
-    if task.partial is None and _is_throttled(world, task):
-        return
-    try:
-        for key in effect.keys:
+    store, keys, seen = world.store, effect.keys, task.partial
+    if seen is None:
+        for key in keys:
             check_key(key)
-        is_torn = task.partial is None and len(effect.keys) > 1 and world.choices.happens(world.faults.torn_reads)
-        if is_torn:
-            half = 1 + world.choices.below(len(effect.keys) - 1)
-            task.partial = [store.get(key) for key in effect.keys[:half]]
-            return
-        seen = task.partial or []
-        task.partial = None
-        items = seen + [store.get(key) for key in effect.keys[len(seen) :]]
-        for key, item in zip(effect.keys, items, strict=True):
+        _throttle(world)
+        if len(keys) > 1 and world.choices.happens(world.faults.torn_reads):
+            half = 1 + world.choices.below(len(keys) - 1)
+            task.partial = [store.get(key) for key in keys[:half]]
+            return _AGAIN  # type: ignore[no-any-return]
+        seen = []
+    task.partial = None
+    items = seen + [store.get(key) for key in keys[len(seen) :]]
+    if world.faults.partition_limits:
+        for key, item in zip(keys, items, strict=True):
             _meter(world, key.table, key.partition, None, [item])
-    except CaseworkError as error:
-        world.answer(task, None, error)
-        return
-    world.answer(task, items)
+    return list(items)
 
 
-def do_query(world: Carrier, task: Task, effect: Query) -> None:
+def _query(world: Carrier, task: Task, effect: Query) -> Page:
     """A query: read-committed, so it may see its first items earlier than its last ones."""
-    if task.partial is None and _is_throttled(world, task):
-        return
-    try:
-        page = world.store.query(world, effect)
+    faults, is_first = world.faults, task.partial is None
+    if is_first and faults.throttled_reads:
+        _throttle(world)
+    page = world.store.query(world, effect)
+    if faults.partition_limits:
         _meter(world, effect.table, effect.partition, effect.index, page.items)
-    except CaseworkError as error:
-        task.partial = None
-        world.answer(task, None, error)
-        return
-    if task.partial is not None:
+    if not is_first:
         page = _torn(effect, task.partial[0], task.partial[1], page)
         task.partial = None
-    elif effect.index is None and len(page.items) > 1 and world.choices.happens(world.faults.torn_reads):
+    elif effect.index is None and len(page.items) > 1 and world.choices.happens(faults.torn_reads):
         task.partial = [page.items, world.choices.below(len(page.items))]
-        return
-    if world.faults.ttl and effect.index is None:
+        return _AGAIN  # type: ignore[no-any-return]
+    if effect.index is None and faults.ttl and effect.table.ttl is not None:
         _reap(world, effect.table, page.items)
-    world.answer(task, page)
+    return page  # type: ignore[no-any-return]
+
+
+_READERS: dict[type, Callable[[Carrier, Task, Any], Any]] = {Get: _get, GetMany: _get_many, Query: _query}
 
 
 def _torn(query: Query, before: list[Item], split: int, after: Page) -> Page:
@@ -302,8 +348,9 @@ def _reap(world: Carrier, table: Table, items: Sequence[Item]) -> None:
         expires_at_s = item.get(name)
         if isinstance(expires_at_s, int) and expires_at_s * 1_000_000 < world.now_us:
             key = table.key_of(item)
-            if place_of(key) not in world.store.locks and world.choices.happens(world.faults.ttl):
-                world.store.apply(world, Delete(key))
+            place = place_of(key)
+            if place not in world.store.locks and world.choices.happens(world.faults.ttl):
+                world.store.show(world, Delete(key), key, place)
 
 
 def do_write(world: Carrier, task: Task, effect: Write) -> None:
@@ -387,7 +434,7 @@ class LateWrite:
 def do_transact(world: Carrier, task: Task, effect: Transact) -> None:
     """A transaction: a flight of its own, which the process waits for; repeats carry a token, so it flies once."""
     try:
-        check_transaction(effect.writes)
+        keys, _ = checked_keys(effect.writes)
     except CaseworkError as error:
         world.answer(task, None, error)
         return
@@ -395,7 +442,7 @@ def do_transact(world: Carrier, task: Task, effect: Transact) -> None:
     if faults.throttled and world.choices.happens(faults.throttled):
         world.answer(task, None, Throttled(SLOW_DOWN))
         return
-    flight = Flight(task, effect.writes, world.next_number())
+    flight = Flight(task, effect.writes, keys, world.next_number())
     if faults.unknown and world.choices.happens(faults.unknown):
         flight.owner = None
         if world.choices.below(3):

@@ -14,7 +14,6 @@ import inspect
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from casework.errors import Misuse
 from casework.kernel.effects import (
     All,
     Call,
@@ -153,37 +152,25 @@ class World:
         """Let a task wait until it is answered."""
         self._ready.remove(task)
 
-    def perform(self, task: Task) -> None:
-        """Carry out the effect that a task waits at."""
-        effect = task.effect
-        _HANDLERS[type(effect)](self, task, effect)
-
     def answer(self, task: Task, value: Any, error: BaseException | None = None) -> None:
         """Give a program the answer to its effect, and carry it to the next one that takes a step."""
         program = task.program
-        if self._samples_clocks and type(task.effect) in _ANSWERED_BY_THE_SERVICE:
-            task.process.clock.saw_answer(task.sent)
-        if task.flight is None and task.effect is not None and task not in self._ready:
-            self._ready.append(task)
-        if self.timeline is not None and task.effect is not None:
-            self.timeline.answered(self, task, value, error)
+        waited_at = task.effect
+        if waited_at is not None:
+            if self._samples_clocks and type(waited_at) in _ANSWERED_BY_THE_SERVICE:
+                task.process.clock.saw_answer(task.sent)
+            if task.flight is None and task not in self._ready:
+                self._ready.append(task)
+            if self.timeline is not None:
+                self.timeline.answered(self, task, value, error)
         try:
             while True:
                 effect = program.send(value) if error is None else program.throw(error)
-                kind = type(effect)
                 error = None
-                if kind is Now:
-                    value = task.process.now()
-                elif kind is Token:
-                    self._tokens += 1
-                    value = f"token-{self._tokens:016d}"
-                elif kind is Signal:
-                    effect.flag.set()  # type: ignore[attr-defined]
-                    value = None
-                elif kind is Spawn:
-                    value = self._spawn(task, effect)  # type: ignore[arg-type]
-                else:
+                at_once = _AT_ONCE.get(type(effect))
+                if at_once is None:
                     break
+                value = at_once(self, task, effect)
         except StopIteration as stop:
             self._end(task, Outcome(stop.value))
             return
@@ -193,12 +180,14 @@ class World:
         task.effect = effect
         if self._samples_clocks:
             task.sent = task.process.clock.service.mark()
-        if kind is Sleep:
-            self._sleep(task, effect.seconds)  # type: ignore[attr-defined]
-        elif kind is Race:
-            self._race(task, effect)  # type: ignore[arg-type]
-        elif kind is RunMany:
-            self._run_many(task, effect)  # type: ignore[arg-type]
+        begins = _BEGINS.get(type(effect))
+        if begins is not None:
+            begins(self, task, effect)
+
+    def token(self) -> str:
+        """A token that nobody had before."""
+        self._tokens += 1
+        return f"token-{self._tokens:016d}"
 
     def _end(self, task: Task, outcome: Outcome[Any]) -> None:
         task.is_dead = True
@@ -230,7 +219,8 @@ class World:
         task.partial = task.nonce = task.answers = None
         self.answer(task, None, Cancelled())
 
-    def _spawn(self, parent: Task, effect: Spawn) -> Handle:
+    def begin_spawned(self, parent: Task, effect: Spawn) -> Handle:
+        """Carry a program beside the one that asks for it."""
         handle = Handle(effect.name)
         child = Task(parent.process, effect.program, effect.name or "spawned", self.next_number())
         child.handle = handle
@@ -243,10 +233,10 @@ class World:
         child.effect = Sleep(0)  # its first step is a step of its own
         return handle
 
-    def _sleep(self, task: Task, seconds: float) -> None:
-        if seconds <= 0:
-            return
-        self.put_off(task, self.now_us + int(seconds * 1e6))
+    def begin_sleep(self, task: Task, seconds: float) -> None:
+        """Let a task go on after a while."""
+        if seconds > 0:
+            self.put_off(task, self.now_us + int(seconds * 1e6))
 
     def put_off(self, task: Any, due_us: int) -> None:
         """Let a task go on no sooner than at ``due_us``."""
@@ -254,12 +244,13 @@ class World:
         task.wake_number += 1
         heapq.heappush(self._sleepers, (due_us, task.number * 1_000_000 + task.wake_number % 1_000_000, task))
 
-    def _race(self, task: Task, effect: Race) -> None:
+    def begin_race(self, task: Task, effect: Race) -> None:
+        """Let a task wait for whatever comes first."""
         for wait in effect.waits:
             if (isinstance(wait, Flag) and wait.is_set) or (isinstance(wait, Handle) and wait.done):
                 return  # it goes on at its next step
         if effect.timeout_s is not None:
-            self._sleep(task, max(effect.timeout_s, 1e-6))
+            self.begin_sleep(task, max(effect.timeout_s, 1e-6))
         else:
             self._ready.remove(task)
             task.wake_number += 1
@@ -277,7 +268,8 @@ class World:
                 wait.task.append(wake)
         task.partial = wake
 
-    def _run_many(self, task: Task, effect: RunMany) -> None:
+    def begin_many(self, task: Task, effect: RunMany) -> None:
+        """Carry several programs at once, whose outcomes a task waits for."""
         outcomes: list[Any] = [None] * len(effect.programs)
         if not outcomes:
             self.answer(task, [])
@@ -317,54 +309,50 @@ class World:
 
     def _go_on(self, until: int) -> bool:
         """Take steps; False when nobody will ever take one again."""
-        ready, pick = self._ready, self._schedule.pick
-        needs_names = self._schedule.needs_names
-        can_fail = self.faults.crash or self.faults.pause
+        ready, pick, which, handlers = self._ready, self._schedule.pick, self.choices.which, _HANDLERS
+        sleepers, starts = self._sleepers, self._starts
+        crash, pause = self.faults.crash, self.faults.pause
+        can_fail = bool(crash or pause)
         while self.steps < until:
-            if not ready or (self._sleepers and self._sleepers[0][0] <= self.now_us) or self._starts:
+            now_us = self.now_us
+            if not ready or (sleepers and sleepers[0][0] <= now_us) or (starts and starts[0][0] <= now_us):
                 if not self._wake():
                     return False
                 if not ready:
                     continue
+                now_us = self.now_us
             self.steps += 1
-            self.now_us += STEP_US
-            count = len(ready)
-            if count > 1:
-                names = [actor.number for actor in ready] if needs_names else _NO_NAMES
-                position = pick(count, names)
-                actor = ready[position]
-                if position:
-                    ready[position], ready[0] = ready[0], actor
-            else:
-                actor = ready[0]
-            process = actor.process
-            stumbles = process is not None and (process.paused_until_us > self.now_us or can_fail)
-            if stumbles and self._stumbles(process):
-                if process.is_up and not actor.is_dead:
-                    self.put_off(actor, process.paused_until_us)
-                continue
+            self.now_us = now_us = now_us + STEP_US
+            position = pick(ready) if len(ready) > 1 else 0
+            actor = ready[position]
+            if position:
+                ready[position], ready[0] = ready[0], actor
             self.actor = actor
-            actor.step(self)
+            process = actor.process
+            if process is None:
+                actor.step(self)  # something of the store's own
+            elif process.paused_until_us > now_us:
+                self.put_off(actor, process.paused_until_us)
+            elif can_fail and (fault := which(crash if process.may_crash else 0.0, pause)):
+                self._stumble(actor, process, fault)
+            else:
+                effect = actor.effect
+                handlers[type(effect)](self, actor, effect)
         return True
 
-    def _stumbles(self, process: Process) -> bool:
-        """Whether the process stands still, begins to, or dies instead of taking this step."""
-        if process.paused_until_us > self.now_us:
-            return True
-        faults = self.faults
-        if process.may_crash and self.choices.happens(faults.crash):
-            self.crash(process)
-            return True
-        if self.choices.happens(faults.pause):
-            process.paused_until_us = self.now_us + int(faults.pause_s_max * 1e3 * (1 + self.choices.below(1000)))
-            if process.clock is not None and self.choices.happens(0.5):
-                process.clock.stands_still(process.paused_until_us - self.now_us)
-            if self.timeline is not None:
-                self.timeline.event(
-                    self, process.name, f"pauses for {(process.paused_until_us - self.now_us) / 1e6:g} s"
-                )
-            return True
-        return False
+    def _stumble(self, actor: Task, process: Process, fault: int) -> None:
+        """Let a process die (1) or stand still (2) instead of taking a step."""
+        if fault == 1:
+            if process.may_crash:  # a replay's decisions may have been made for another one
+                self.crash(process)
+            return
+        process.paused_until_us = self.now_us + int(self.faults.pause_s_max * 1e3 * (1 + self.choices.below(1000)))
+        if process.clock is not None and self.choices.happens(0.5):
+            process.clock.stands_still(process.paused_until_us - self.now_us)
+        if self.timeline is not None:
+            seconds = (process.paused_until_us - self.now_us) / 1e6
+            self.timeline.event(self, process.name, f"pauses for {seconds:g} s")
+        self.put_off(actor, process.paused_until_us)
 
     def _wake(self) -> bool:
         """Let those go on whose time has come; when nobody can, let time jump. False: nobody sleeps either."""
@@ -398,7 +386,6 @@ def _dead() -> Generator[Effect, Any, Any]:
 
 
 _DEAD = _dead()
-_NO_NAMES: list[int] = []
 
 
 # --- effects that are not the store's ---------------------------------------------------------------------------------
@@ -427,38 +414,32 @@ def _do_call(world: World, task: Task, effect: Call) -> None:
     world.answer(task, result)
 
 
-def _do_all(world: World, task: Task, effect: All) -> None:
-    """Each read at an instant of its own."""
-    answers = task.answers = task.answers or []
-    read = effect.reads[len(answers)] if effect.reads else None
-    if isinstance(read, Get):
-        answers.append(world.store.get(read.key))
-    elif isinstance(read, GetMany):
-        answers.append([world.store.get(key) for key in read.keys])
-    elif isinstance(read, Query):
-        try:
-            answers.append(world.store.query(world, read))
-        except Exception as error:  # noqa: BLE001 - thrown into the program, as every driver does
-            task.answers = None
-            world.answer(task, None, error)
-            return
-    elif read is not None:
-        raise Misuse(f"{read!r:.80} is not a read")
-    if len(answers) == len(effect.reads):
-        task.answers = None
-        world.answer(task, answers)
+# What is answered within the step in which it is asked: nobody else could tell the difference.
+_AT_ONCE: dict[type, Callable[[World, Task, Any], Any]] = {
+    Now: lambda world, task, effect: task.process.now(),
+    Token: lambda world, task, effect: world.token(),
+    Signal: lambda world, task, effect: effect.flag.set(),
+    Spawn: World.begin_spawned,
+}
 
+# What a task begins to wait for as soon as it asks.
+_BEGINS: dict[type, Callable[[World, Task, Any], None]] = {
+    Sleep: lambda world, task, effect: world.begin_sleep(task, effect.seconds),
+    Race: World.begin_race,
+    RunMany: World.begin_many,
+}
 
-_ANSWERED_BY_THE_SERVICE = frozenset((Get, GetMany, Query, Write, Transact, All))
-
+# What is carried out at a task's turn.
 _HANDLERS: dict[type, Callable[[World, Task, Any], None]] = {
-    Get: store.do_get,
-    GetMany: store.do_get_many,
-    Query: store.do_query,
+    Get: store.do_read,
+    GetMany: store.do_read,
+    Query: store.do_read,
+    All: store.do_all,
     Write: store.do_write,
     Transact: store.do_transact,
     Sleep: _do_answer_none,
     Race: _do_race,
     Call: _do_call,
-    All: _do_all,
 }
+
+_ANSWERED_BY_THE_SERVICE = frozenset((Get, GetMany, Query, Write, Transact, All))

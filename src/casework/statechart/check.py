@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from casework.errors import InvalidMachine
 from casework.statechart.compile import Tables
+from casework.statechart.loops import loops
 from casework.statechart.names import Names
 from casework.statechart.nodes import StateNode, Transition
 from casework.statechart.suggestions import suggestion
@@ -37,6 +38,8 @@ class Problem(NamedTuple):
     severity: str
     """``error``: the machine cannot run here as it is. ``warning``: it can, and will hardly do what was meant."""
     text: str
+    needs_functions: bool = False
+    """It is so in this process, with what is registered and open here; the definition may be right."""
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.text}"
@@ -44,7 +47,14 @@ class Problem(NamedTuple):
 
 def check_machine(machine: Checked) -> list[Problem]:
     """All findings, errors first."""
-    found = [*_functions(machine), *_invocations(machine), *_unreachable(machine), *_shadowed(machine)]
+    reached = _reached(machine)
+    found = [
+        *_functions(machine),
+        *_invocations(machine),
+        *_unreachable(machine, reached),
+        *_shadowed(machine),
+        *_loops(machine, reached),
+    ]
     return sorted(found, key=lambda problem: problem.severity)
 
 
@@ -61,7 +71,9 @@ def _functions(machine: Checked) -> list[Problem]:
     ):
         for name in sorted(named - set(registered)):
             hint = suggestion(name, registered) if registered else f"@machine.{kind} on a function of that name"
-            found.append(Problem("error", f"{machine.name}: the {kind} {name!r} is named but not registered ({hint})"))
+            found.append(
+                Problem("error", f"{machine.name}: the {kind} {name!r} is named but not registered ({hint})", True)
+            )
     return found
 
 
@@ -74,20 +86,25 @@ def _invocations(machine: Checked) -> list[Problem]:
                 try:
                     kind = machine.invocation_kind(invoke.src)
                 except InvalidMachine as error:
-                    found.append(Problem("error", f"{_at(machine, state)}: {error}"))
+                    text = f"{_at(machine, state)}: {error}"
+                    found.append(Problem("error", text, needs_functions=True))
                     continue
             if invoke.kind == "machine" and machine.machines and invoke.src not in machine.machines:
                 fix = suggestion(invoke.src, machine.machines)
-                found.append(Problem("error", f"{_at(machine, state)}: no machine {invoke.src!r} is open ({fix})"))
+                found.append(
+                    Problem("error", f"{_at(machine, state)}: no machine {invoke.src!r} is open ({fix})", True)
+                )
             if kind == "task" and invoke.each is not None:
                 fix = "each starts machines; loop inside the task, or make it a machine"
-                found.append(Problem("error", f"{_at(machine, state)}: each on the task {invoke.src!r} ({fix})"))
+                text = f"{_at(machine, state)}: each on the task {invoke.src!r} ({fix})"
+                found.append(Problem("error", text, needs_functions=True))
             if kind == "machine" and "heartbeat_us" in invoke.options:
                 found.append(Problem("warning", f"{_at(machine, state)}: a machine has no heartbeat (remove it)"))
     return found
 
 
-def _unreachable(machine: Checked) -> list[Problem]:
+def _reached(machine: Checked) -> set[StateNode]:
+    """The states to which transitions and initial states lead, guards not asked."""
     root = machine.tables.root
     reached: set[StateNode] = set()
     waiting: list[StateNode] = [root]
@@ -105,11 +122,28 @@ def _unreachable(machine: Checked) -> list[Problem]:
             waiting += state.children
         for transition in state.transitions:
             waiting += transition.targets
+    return reached
+
+
+def _unreachable(machine: Checked, reached: set[StateNode]) -> list[Problem]:
     found = []
     for state in machine.tables.states:
         if state not in reached and state.kind != "history" and (state.parent in reached):
             text = f"{_at(machine, state)}: the state {state.path!r} cannot be reached (no transition leads to it)"
             found.append(Problem("warning", text))
+    return found
+
+
+def _loops(machine: Checked, reached: set[StateNode]) -> list[Problem]:
+    found = []
+    for loop in loops(machine.tables, [state for state in machine.tables.states if state in reached]):
+        way = " -> ".join(loop.names)
+        if loop.has_timer:
+            text = f"timers without delay go round without end: {way} (give one of them a delay)"
+            found.append(Problem("warning", f"{_at(machine, loop.state)}: {text}"))
+        else:
+            text = f"eventless transitions go round for ever: {way} (give one of them a guard or an event)"
+            found.append(Problem("error", f"{_at(machine, loop.state)}: {text}"))
     return found
 
 

@@ -55,14 +55,18 @@ class Machine:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The machine in a YAML, JSON or SCXML file. Raises InvalidMachine with every problem and its line."""
+        """The machine in a YAML, JSON or SCXML file. Raises InvalidMachine with every problem and its line; Misuse."""
+        _check(bool(path) and isinstance(path, str | Path), path, "the path of a file; write Machine.load('a.yaml')")
         file = Path(path)
         try:
             text = file.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise Misuse(f"there is no file {str(path)!r} (paths are relative to the working directory)") from None
-        except UnicodeDecodeError as error:
-            raise InvalidMachine([f"{path}: not UTF-8 text: {error}"]) from None
+            raise Misuse(f"there is no file {str(path)!r:.300} (paths are relative to the working directory)") from None
+        except (OSError, ValueError) as error:
+            if isinstance(error, UnicodeDecodeError):
+                raise InvalidMachine([f"{path}: not UTF-8 text: {error}"]) from None
+            why = getattr(error, "strerror", None) or error
+            raise Misuse(f"{str(path)!r:.300} cannot be read: {why}; give the file of a machine") from None
         if file.suffix in (".scxml", ".xml"):
             return cls.from_scxml(text, source=str(path))
         return cls.from_yaml(text, source=str(path))
@@ -72,6 +76,7 @@ class Machine:
         """The machine in a text of YAML or JSON; ``source`` stands in messages."""
         from casework.statechart.load.yaml import parse
 
+        _check(isinstance(text, str), text, "text; Machine.from_yaml takes a definition's text, Machine.load a path")
         raw, lines = parse(text, source)
         return cls._from_raw(raw, Problems(source, lines))
 
@@ -89,6 +94,7 @@ class Machine:
         """The machine in an SCXML document, then one for each document that it invokes inline."""
         from casework.statechart.load.scxml import parse
 
+        _check(isinstance(text, str), text, "text; Machine.from_scxml takes a document's text, Machine.load a path")
         return [cls._from_raw(raw, Problems(source)) for raw in parse(text, source)]
 
     @classmethod
@@ -275,6 +281,11 @@ class Machine:
 
     def __repr__(self) -> str:
         return f"<Machine {self.name!r} {self.hash[:12]}, {len(self.tables.states) - 1} states>"
+
+
+def _check(is_right: bool, given: Any, what: str) -> None:
+    if not is_right:
+        raise Misuse(f"{given!r:.80} is not {what}")
 
 
 def canonical_json(value: Any) -> str:

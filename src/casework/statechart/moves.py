@@ -81,6 +81,14 @@ def initial_move(tables: Tables) -> Move:
     return _assemble(tables, [], [], entry, [], {})
 
 
+def resting_in(tables: Tables, state: StateNode) -> Configuration:
+    """The configuration right after ``state`` was entered from outside, with nothing recorded in any history."""
+    entry = _Entry(_History({}))
+    entry.add_descendants(state)
+    entry.add_ancestors(state, None)
+    return intern(tables, tuple(sorted((each for each in entry.states if each.is_atomic), key=lambda s: s.index)))
+
+
 def exit_ops(configuration: Configuration) -> list[Op]:
     """The operations of leaving every state, for a machine that ends."""
     states = list(reversed(configuration.active))

@@ -44,6 +44,7 @@ from casework.streams.log import (
     Op,
     Place,
     check_op,
+    check_ops,
     check_stream,
     claim_key,
     digest,
@@ -126,6 +127,7 @@ def append(log: Log, stream: str, ops: Sequence[Op], *, deadline_s: float | None
 def checked(stream: str, ops: Sequence[Op]) -> list[Pending]:
     """The operations of one call, ready to be stored; raises before anything is written when one cannot be."""
     check_stream(stream)
+    ops = check_ops(ops)
     seen: dict[str, bytes] = {}
     pendings = []
     call = Call()

@@ -11,7 +11,7 @@ import collections
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -230,6 +230,19 @@ def check_stream(stream: object) -> None:
             f"{stream!r:.80} is not a stream id; use 1 to 200 of the characters A-Z a-z 0-9 . _ : ~ + -, "
             "the first one a letter or digit"
         )
+
+
+def check_ops(given: Any) -> Sequence[Op]:
+    """The operations of one call; Misuse when they are not in a list."""
+    if isinstance(given, Op | str | bytes) or not isinstance(given, Iterable):
+        raise Misuse(f"ops is {given!r:.80}; give a list: append(stream, [casework.Op('its id', b'...')])")
+    return given if isinstance(given, Sequence) else list(given)
+
+
+def check_limit(limit: Any) -> None:
+    """Misuse unless ``limit`` can bound a reader's operations."""
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise Misuse(f"limit is {limit!r:.40}; it is the number of operations at most, 1 or more; None: to the end")
 
 
 def check_op(given: Op, position: int) -> None:

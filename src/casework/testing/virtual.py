@@ -139,7 +139,7 @@ class VirtualApp(App):
             if next_us is None or (limit_us is not None and next_us > limit_us):
                 where = ", ".join(execution.configuration) or execution.status
                 why = "nothing is due any more" if next_us is None else f"not within {timeout_s:g} s"
-                raise WaitTimeout(f"execution {id!r} has not ended ({why}); it is in {where}")
+                raise WaitTimeout(f"execution {id!r:.200} has not ended ({why}); it is in {where}")
             self._move_to(next_us)
 
     def _move_to(self, at_us: int) -> None:
@@ -178,7 +178,7 @@ class VirtualApp(App):
             return run(deliver(self.core.writer.log, self.core.rt, [id]), self.backend) > 0
         done = run(advance(self.core.rt, id), self.backend)
         if done.parked:
-            raise CaseworkError(f"execution {id!r} cannot be advanced: {done.parked}")
+            raise CaseworkError(f"execution {id!r:.200} cannot be advanced: {done.parked}")
         return done.is_held or done.has_more
 
     def _run_task(self, place: Key) -> bool:

@@ -17,11 +17,12 @@ from casework.backends.sqlite.group import Request
 from casework.backends.sqlite.known import Known, Place
 from casework.backends.sqlite.layout import Layout
 from casework.backends.sqlite.reading import fetch_items, outcome_of, query_many, query_one
+from casework.backends.sqlite.reaping import Reaper
 from casework.backends.sqlite.tables import create, lacking
 from casework.backends.surroundings import Clock, HostClock, SeededTokens, random_token
 from casework.errors import CaseworkError, MissingTable, Misuse
 from casework.kernel.effects import Get, GetMany, Instant, Outcome, Query, Transact, Write
-from casework.kernel.items import AnyWrite, Item, Key, Table
+from casework.kernel.items import AnyWrite, Delete, Item, Key, Table
 from casework.kernel.limits import check_key, check_query, checked_key, checked_keys
 
 
@@ -76,6 +77,7 @@ class SqliteBackend:
         self._known = Known()
         self._committer = Committer(self._file, self._known)
         self._combiner = Combiner(self._committer.carry_out)
+        self._reaper = Reaper(self._file, self._reap)
 
     @property
     def path(self) -> str:
@@ -240,6 +242,10 @@ class SqliteBackend:
             self._combiner.submit([request for _, request in writes[start : start + GROUP_REQUESTS]])
         for position, request in writes:
             outcomes[position] = Outcome(None, request.error)
+        self._reaper.after_write(self._present, self.clock.now().earliest_us)
+
+    def _reap(self, deletes: Sequence[Delete]) -> None:
+        self._combiner.submit([self._request((delete,), [delete.key], 0) for delete in deletes])
 
     # --- tables ----------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ class Committer:
     def _commit(self, requests: Sequence[Request]) -> None:
         self._committing = False
         connection = self._connect()
+        self._file.check_identity()
         rows = guess(requests, self._known, lambda places: fetch_texts(connection, places))
         overlay = decide(requests, rows)
         changes, unstated = sort_out(rows, overlay)
@@ -201,6 +202,7 @@ class Committer:
     def change_schema(self, change: Callable[[sqlite3.Connection], None]) -> None:
         """Run ``change`` in a transaction of its own."""
         connection = self._connect()
+        self._file.check_identity()
         try:
             begin(connection, self._file.busy_timeout_s)
             change(connection)

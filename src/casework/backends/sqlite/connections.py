@@ -24,6 +24,9 @@ is changed again and again is copied less often."""
 POLL_S = 0.0003
 """Pause between two attempts to take the write lock from another process; SQLite's own grow to 100 ms and starve."""
 
+LOOK_S = 1.0
+"""Readers look so often whether the file is still the one that was opened; a commit always does (1 us)."""
+
 _NETWORK_FILE_SYSTEMS = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs", "lustre", "fuse.glusterfs")
 )
@@ -44,6 +47,8 @@ class SqliteFile:
         self.busy_timeout_s = busy_timeout_s
         self.synchronous = synchronous
         self._idle: list[sqlite3.Connection] = []
+        self._identity: tuple[int, int] | None = None
+        self._look_at_s = 0.0
         self.closed = False
         self._check_place()
 
@@ -66,6 +71,8 @@ class SqliteFile:
         """A new connection, set up; the casework error when the file cannot serve."""
         if self.closed:
             raise Misuse(f"{self.path}: this backend was closed; open it again")
+        if self._identity is not None:
+            self.check_identity()
         try:
             connection = sqlite3.connect(
                 self.path,
@@ -83,7 +90,30 @@ class SqliteFile:
             if isinstance(error, sqlite3.Error):
                 raise self._cannot_open(error) from error
             raise
+        if self._identity is None:
+            self._identity = self._look()
         return connection
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check_identity(self) -> None:
+        """Misuse when the path no longer leads to the file that was opened: what is written there would be lost.
+
+        While a connection is open no other file can get the same inode.
+        """
+        found = self._look()
+        if found == self._identity:
+            return
+        what = "deleted or moved away" if found is None else "replaced by another file"
+        raise Misuse(
+            f"{self.path} was {what} while this process had it open. Nothing more is written, since it would be lost; "
+            "restart this process to work with what is there now"
+        )
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
         deadline = time.monotonic() + self.busy_timeout_s
@@ -115,6 +145,9 @@ class SqliteFile:
     @contextmanager
     def reader(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection for reading; it comes back unless it failed."""
+        if self._identity is not None and time.monotonic() >= self._look_at_s:
+            self.check_identity()
+            self._look_at_s = time.monotonic() + LOOK_S
         try:
             connection = self._idle.pop()
         except IndexError:

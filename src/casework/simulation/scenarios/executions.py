@@ -277,6 +277,7 @@ states:
     invoke:
       id: job
       src: job
+      retry: {max_attempts: 100}  # workers die often here, and a death counts
       onDone: {target: idle, actions: [{type: assign, params: {got: {expr: "context.got + [[context.n, event.key]]"}}}]}
     on: {Leave: {target: idle, actions: [{type: assign, params: {left: {expr: "context.left + 1"}}}]}}
 """

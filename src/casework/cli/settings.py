@@ -1,0 +1,45 @@
+"""``casework settings``: what a store itself decides, for all its processes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from casework.cli.failures import command
+from casework.cli.opening import AsJson, Debug, Store, open_store, print_json
+
+
+@command
+def settings(
+    dedupe_window_s: Annotated[
+        int | None,
+        typer.Option(
+            min=0, show_default=False, help="Refuse repeated event ids for so long; 0: the last 32 of an execution."
+        ),
+    ] = None,
+    store: Store = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show the settings that a store has for all its processes, or change its dedupe window.
+
+    A process takes the settings over when it opens the store, so restart workers and services after a change. With
+    --dedupe-window-s a file that does not exist yet is made.
+
+    \b
+    casework settings
+    casework settings --dedupe-window-s 86400
+    """
+    from casework.app.core import change_dedupe_window
+    from casework.backends.drive import run
+
+    with open_store(store, make=dedupe_window_s is not None) as app:
+        if dedupe_window_s is not None:
+            run(change_dedupe_window(app.core, dedupe_window_s), app.backend)
+        options = app.core.rt.options
+        if as_json:
+            print_json({"buckets": options.buckets, "dedupe_window_s": options.dedupe_window_s})
+            return
+        print(f"buckets          {options.buckets}")
+        print(f"dedupe_window_s  {options.dedupe_window_s}")

@@ -1,0 +1,81 @@
+"""What a suspended execution's messages and tasks do: they wait outside the ``pending`` index, and come back.
+
+Suspending moves the state first and takes its messages and tasks out of the index then; who looks at one that was
+forgotten sets it aside as well. Resuming moves the state first, too, with a note that its messages and tasks are still
+to be put back. The note wakes workers as a spill does: whoever comes next goes on when the one who resumed it dies, or
+is overtaken by a worker that takes a part of the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from casework.errors import ConditionFailed, Contention, OutcomeUnknown
+from casework.executions.mailbox import MAIL_BEGIN, MAIL_END
+from casework.executions.runtime import RACES, Runtime
+from casework.executions.state import State
+from casework.executions.task_items import TASK_BEGIN, TASK_END
+from casework.kernel.conditions import present
+from casework.kernel.items import Check, Item, Put, Update
+from casework.kernel.programs import Program, now, query_all, sleep, token, transact, write
+from casework.kernel.schema import EXECUTIONS, bucket_of
+
+PART = 90
+"""So many index entries are changed at once."""
+
+
+def set_aside(item: Item) -> Update:
+    """Takes an item out of the index. It keeps its rank: a lease that runs, or a pause before a retry, is in it."""
+    return Update(EXECUTIONS.key_of(item), remove=("pending",), when=present())
+
+
+def set_aside_all(state: State) -> Program[None]:
+    """Take all messages and tasks of a suspended execution out of the index.
+
+    Raises ConditionFailed when the stored state is not ``state`` any more; what was changed by then stays so.
+    """
+    yield from _change_all(state, lambda item: set_aside(item) if "pending" in item else None)
+
+
+def finish_resume(rt: Runtime, state: State) -> Program[State]:
+    """Put all messages and tasks of a resumed execution back into the index; its state without the note.
+
+    Raises ConditionFailed when somebody else moved the state. The note stands then, for who comes next.
+    """
+    place = {"pending": f"work/{bucket_of(state.id, rt.options.buckets)}"}
+    # Every item, whether it seems to be in the index or not: one that is being set aside at this moment may still
+    # show its entry, and a write of it conflicts with that.
+    yield from _change_all(state, lambda item: Update(EXECUTIONS.key_of(item), place, when=present()))
+    moment = yield from now()
+    new = msgspec.structs.replace(state, version=state.version + 1, resume_status="", updated_at_us=moment.middle_us)
+    yield from write(Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged()))
+    return new
+
+
+def _change_all(state: State, change: Callable[[Item], Update | None]) -> Program[None]:
+    for low, high in ((MAIL_BEGIN, MAIL_END), (TASK_BEGIN, TASK_END)):
+        items = yield from query_all(EXECUTIONS, state.id, low=low, high=high)
+        updates = [update for item in items if (update := change(item)) is not None]
+        for begin in range(0, len(updates), PART):
+            yield from _change_some(state, updates[begin : begin + PART])
+
+
+def _change_some(state: State, updates: Sequence[Update]) -> Program[None]:
+    """Change index entries while the execution is as ``state`` says; items that are gone are left out."""
+    lost = 0
+    while updates:
+        try:
+            yield from transact([Check(state.key, state.unchanged()), *updates])
+            return
+        except ConditionFailed as refused:
+            if refused.refusals[0] is not None:
+                raise
+            updates = [update for update, why in zip(updates, refused.refusals[1:], strict=True) if why is None]
+        except (Contention, OutcomeUnknown):
+            lost += 1
+            if RACES.gives_up(lost, 0):
+                raise
+            dice = yield from token()
+            yield from sleep(RACES.pause_s(lost, dice))

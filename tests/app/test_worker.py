@@ -1,0 +1,74 @@
+"""A worker in the process of its application: what others hear of its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import casework
+from casework.app import sync
+from casework.backends.memory import MemoryBackend
+from casework.backends.threaded import ThreadedBackend
+from casework.executions.membership import WORKERS
+from casework.kernel.effects import Query
+from casework.kernel.schema import REGISTRY
+
+MACHINE = casework.Machine.from_dict({
+    "id": "m", "initial": "a", "states": {"a": {"on": {"go": "b"}}, "b": {"type": "final"}},
+})  # fmt: skip
+
+
+class Breaking(MemoryBackend):
+    """A store whose index breaks in a way that no worker can expect."""
+
+    breaks = True
+
+    def execute(self, effect: Any) -> Any:
+        if self.breaks and isinstance(effect, Query) and effect.index == "pending":
+            raise ZeroDivisionError("broken on purpose")
+        return super().execute(effect)
+
+    def execute_many(self, effects: Any) -> Any:
+        if self.breaks and any(isinstance(effect, Query) and effect.index == "pending" for effect in effects):
+            raise ZeroDivisionError("broken on purpose")
+        return super().execute_many(effects)
+
+
+SAID = "x.*worker of this process has ended with an error: ZeroDivisionError: broken on purpose"
+
+
+def heard(backend: Any) -> list[Any]:
+    return [item["heard_us"] for item in backend.execute(Query(REGISTRY, WORKERS)).items]
+
+
+@pytest.mark.parametrize("timeout_s", [None, 600])
+def test_who_waits_hears_at_once_that_the_worker_of_this_process_died(timeout_s: float | None) -> None:
+    backend = Breaking()
+    with sync.open_app(backend, machines=[MACHINE], create=True) as app:
+        app.start("m", id="x")
+        with pytest.raises(ZeroDivisionError), app.worker():
+            with pytest.raises(casework.WaitTimeout, match=SAID) as told:
+                app.wait("x", timeout_s=timeout_s)
+            assert isinstance(told.value.__cause__, ZeroDivisionError)
+        assert set(heard(backend)) <= {0}, "its buckets are given back"
+        with pytest.raises(casework.WaitTimeout, match="has not ended within 0 s"):
+            app.wait("x", timeout_s=0)  # whoever ran the worker knows now
+        backend.breaks = False
+        app.send("x", "go")
+        with app.worker():
+            assert app.wait("x", timeout_s=60).status == "done"
+
+
+def test_so_does_who_waits_on_the_loop() -> None:
+    async def main() -> None:
+        backend = Breaking()
+        async with casework.open_async(ThreadedBackend(backend), machines=[MACHINE], create=True) as app:
+            await app.start("m", id="x")
+            with pytest.raises(ZeroDivisionError):
+                async with app.worker():
+                    with pytest.raises(casework.WaitTimeout, match=SAID):
+                        await app.wait("x")
+
+    asyncio.run(main())

@@ -1,0 +1,93 @@
+"""Every run of small scenarios in which at most so many decisions are not the plain one, with our own programs.
+
+A decision that is not plain interrupts whoever went, lets something fail, or draws another random number. Without
+faults three of them are tried at every set of places, with lost answers and crashes two: no seed can miss them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from casework.executions.runtime import Options
+from casework.simulation.faults import NONE, Faults
+from casework.simulation.runner import explore_all
+from casework.simulation.scenarios import components, executions, idempotency, lifecycle
+
+LOST = Faults(lost=1.0)
+UNKNOWN = Faults(unknown=1.0)
+CRASHES = Faults(crash=1.0)
+INDEX_LAG = Faults(index_lag=8)
+CONFLICTS = Faults(conflict=1.0, slow=1.0)
+
+
+class TwoSenders(executions.Mailbox):
+    """One event in line, one by mailbox."""
+
+    events, workers = 1, 1
+
+
+class OneStay(executions.Tasks):
+    """A task, and the state that waits for it left."""
+
+    rounds = 1
+
+
+class TwoWords(executions.Chain):
+    """Two events from one execution to another, with two workers."""
+
+    events, workers = 2, 2
+
+
+class TwoKids(executions.Children):
+    """A join of two, left and entered again."""
+
+    children = 2
+
+
+class OneSuspension(executions.Control):
+    """Suspended and resumed once, with more messages than one commit takes."""
+
+    options = Options(buckets=1, batch_max=1)
+    events, workers, moves_n = 2, 1, 2
+
+
+class TwoCallers(idempotency.OneKey):
+    """Two callers of one key with one payload."""
+
+    payloads = ("a", "a")
+
+
+class TwoEngines(components.Engines):
+    """Two engines and one event."""
+
+    events = 1
+
+
+class TwoTransitions(lifecycle.Published):
+    """What one event publishes on both sides."""
+
+    events, workers = 1, 1
+
+
+SMALL: tuple[tuple[Any, int, int], ...] = (
+    # scenario, deviations without faults, deviations with each fault
+    (TwoSenders, 4, 2),
+    (OneStay, 4, 2),
+    (TwoWords, 3, 2),
+    (TwoKids, 2, 1),
+    (OneSuspension, 3, 2),
+    (TwoCallers, 4, 2),
+    (TwoEngines, 2, 1),
+    (TwoTransitions, 2, 1),
+)
+
+
+@pytest.mark.parametrize(("scenario", "plain", "faulty"), SMALL, ids=lambda each: getattr(each, "__name__", ""))
+def test_no_run_within_the_bound_breaks_a_promise(scenario: Any, plain: int, faulty: int) -> None:
+    for faults in (NONE, LOST, UNKNOWN, CRASHES, INDEX_LAG, CONFLICTS):
+        bound = plain if faults is NONE else faulty
+        report, is_complete = explore_all(scenario, faults=faults, deviations_max=bound)
+        assert report.failure is None, f"{report.failure.problem}, decisions {report.failure.choices}"
+        assert is_complete, f"more than {report.runs} runs"

@@ -9,7 +9,15 @@ import pytest
 
 from casework.simulation.runner import Report, Scenario, explore
 from casework.simulation.scenarios import (
-    components, executions, idempotency, lifecycle, races, records, retention, streams, truncation,
+    components,
+    executions,
+    idempotency,
+    lifecycle,
+    races,
+    records,
+    retention,
+    streams,
+    truncation,
 )  # fmt: skip
 from tests.simulation import idempotency_mutations, mutations, race_mutations, stream_mutations
 from tests.simulation.classics import MISTAKES, SOUND

@@ -22,7 +22,8 @@ from casework import (
     idempotent,
     once,
 )
-from casework.kernel.effects import Get, Transact
+from casework.kernel.effects import Get, Query, Transact
+from casework.kernel.schema import EXECUTIONS
 
 THINGS = casework.Table(name="things", partition="id")
 MACHINE = casework.Machine.from_dict({
@@ -257,3 +258,23 @@ def test_a_send_to_nobody_or_of_an_event_that_its_machine_does_not_know_writes_n
     assert settle(app, "o-2").configuration == ["paid"]
     with pytest.raises(Misuse, match="event_id"), app.transaction() as tx:
         tx.send("o-1", "Paid", event_id=7)  # type: ignore[arg-type]
+
+
+class Reversing:
+    """A codec that anybody can see at work."""
+
+    def encode(self, text: str) -> str:
+        return text[::-1]
+
+    def decode(self, text: str) -> str:
+        return text[::-1]
+
+
+def test_what_is_sent_goes_through_the_codec() -> None:
+    with casework.open("memory:", machines=[MACHINE], codec=Reversing()) as app:
+        app.start("order", id="o-1")
+        with app.transaction() as tx:
+            tx.send("o-1", "Paid", {"card": "4242"})
+        page = app.backend.execute(Query(EXECUTIONS, "o-1", None, "e/", "e0"))
+        assert ["4242" in str(item["mails"]) for item in page.items] == [False]
+        assert settle(app, "o-1").configuration == ["paid"]

@@ -1,3 +1,4 @@
+# ruff: noqa: PT012 - what is raised is raised at the end of a block, which is the point
 """A worker in the process of its application: what others hear of its end."""
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ FOREVER = Table(name="forever", partition="id")
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[SqliteBackend]:
+def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteBackend]:
+    monkeypatch.setattr(reaping, "EVERY_S", 0.0)  # with every write
     with SqliteBackend(tmp_path / "a.db", clock=VirtualClock()) as backend:
         backend.create_tables([EXPIRING, FOREVER])
         yield backend

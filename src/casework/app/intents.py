@@ -127,9 +127,18 @@ class SendIntent(_Plain):
         """The message; those of one transaction keep their order."""
         sent_at_us = core.rt.send_time_us(moment.middle_us)
         sort = mail_sort(sent_at_us, self._source, 0)
-        buckets = core.rt.options.buckets
         yield from ()
-        return [put_message(self._id, sort, [self._mail], buckets, sent_at_us=sent_at_us, priority=self._priority)]
+        put = put_message(
+            self._id,
+            sort,
+            [self._mail],
+            core.rt.options.buckets,
+            sent_at_us=sent_at_us,
+            now_us=moment.middle_us,
+            priority=self._priority,
+            rt=core.rt,
+        )
+        return [put]
 
     def settle(self, core: Core) -> Program[None]:
         """Ring for the execution."""

@@ -242,7 +242,7 @@ class SqliteBackend:
             self._combiner.submit([request for _, request in writes[start : start + GROUP_REQUESTS]])
         for position, request in writes:
             outcomes[position] = Outcome(None, request.error)
-        self._reaper.after_write(self._present, self.clock.now().earliest_us)
+        self._reaper.after_write(self._present, self.clock.now)
 
     def _reap(self, deletes: Sequence[Delete]) -> None:
         self._combiner.submit([self._request((delete,), [delete.key], 0) for delete in deletes])

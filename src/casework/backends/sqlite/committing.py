@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 
-from casework.backends.sqlite.connections import SqliteFile, begin
+from casework.backends.sqlite.connections import COMMIT_LOOK_S, SqliteFile, begin
 from casework.backends.sqlite.failures import Locked, translated
 from casework.backends.sqlite.group import (
     Request,
@@ -71,7 +71,7 @@ class Committer:
     def _commit(self, requests: Sequence[Request]) -> None:
         self._committing = False
         connection = self._connect()
-        self._file.check_identity()
+        self._file.look_again(COMMIT_LOOK_S)
         rows = guess(requests, self._known, lambda places: fetch_texts(connection, places))
         overlay = decide(requests, rows)
         changes, unstated = sort_out(rows, overlay)

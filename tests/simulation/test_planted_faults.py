@@ -15,7 +15,6 @@ from casework.simulation.scenarios import (
     lifecycle,
     races,
     records,
-    retention,
     streams,
     truncation,
 )  # fmt: skip
@@ -25,11 +24,11 @@ from tests.simulation.planting import Fault
 
 SCENARIOS = (
     *executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *records.ALL, *streams.ALL, *truncation.ALL,
-    *retention.ALL, *idempotency.SCENARIOS,
+    *idempotency.SCENARIOS,
 )  # fmt: skip
 VARIANTS = {
     executions.ChildrenHarsh, executions.ShellHarsh, streams.AppendsHarsh, streams.ConsumersHarsh,
-    truncation.TruncationAtOnce, *retention.ALL,
+    truncation.TruncationAtOnce, truncation.Keepers,
 }  # fmt: skip
 """The same as another scenario with other faults or settings: fewer seeds in `make test`, as many in `make soak`."""
 FAULTS = (*mutations.FAULTS, *race_mutations.FAULTS, *stream_mutations.FAULTS, *idempotency_mutations.FAULTS)

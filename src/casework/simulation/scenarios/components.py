@@ -42,9 +42,9 @@ class Engines(Scenario):
             self.world.process(f"timekeeper-{n}", self.keep_time, may_crash=False)
 
     def engine(self, n: int) -> Generator[Effect, Any, Any]:
-        """Take every event that was not taken."""
+        """Take every event that was not taken; each engine begins with another one."""
         shared = Shared(buckets=1)
-        for i in range(self.events):
+        for i in [(n + k) % self.events for k in range(self.events)]:
             while True:
                 try:
                     yield from self.take(shared, f"e{i}")

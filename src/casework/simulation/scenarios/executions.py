@@ -470,6 +470,7 @@ class Control(ExecutionScenario):
 
     name = "control"
     machines = (LEDGER,)
+    options = Options(buckets=1, batch_max=2)
     events = 4
 
     def begin_clients(self) -> None:

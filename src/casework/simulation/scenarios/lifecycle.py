@@ -15,6 +15,7 @@ from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.effects import Effect
 from casework.kernel.programs import Program, sleep
 from casework.simulation.carrier import Process
+from casework.simulation.faults import ROUGH
 from casework.simulation.scenarios.executions import LEDGER, LOST, SENDER, ExecutionScenario, insist
 from casework.streams.log import Log, Op
 from casework.streams.read import read_page
@@ -68,8 +69,9 @@ class Lives(OnTheShell):
     """
 
     name = "lives"
+    faults = msgspec.structs.replace(ROUGH, pause=0.02, pause_s_max=1.0)
     machines = (LIFE,)
-    lives, events = 3, 2
+    lives, events = 4, 2
 
     def runtime(self) -> Runtime:
         """With the task that tells which life it was started for."""
@@ -101,7 +103,7 @@ class Lives(OnTheShell):
                     self.added += 1
                 if life == self.lives - 1:
                     return
-                yield from sleep(0.1 * self.world.choices.below(8))
+                yield from sleep(0.02 * self.world.choices.below(8))
                 self.is_purging = True
             yield from insist(self.end, rt)
             self.life, self.added, self.is_purging = life + 1, 0, False
@@ -128,14 +130,15 @@ class Lives(OnTheShell):
 
     def intrude(self, rt: Runtime) -> Program[None]:
         """Send events to whatever life there is."""
-        while self.strange < 6:
+        while self.strange < 12:
             i = self.strange
+            way = deliver.handle if self.world.choices.below(2) else deliver.send
             try:
-                yield from deliver.send(rt, "x", "Add", {"i": ["stranger", i]}, event_id=f"stranger-{i}")
+                yield from way(rt, "x", "Add", {"i": ["stranger", i]}, event_id=f"stranger-{i}")
                 self.strange += 1
             except (*LOST, CaseworkError):
                 pass
-            yield from sleep(0.05)
+            yield from sleep(0.02)
 
     def is_over(self) -> bool:
         """Nothing waits, and the last life's task and timer are done."""

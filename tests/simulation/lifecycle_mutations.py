@@ -1,0 +1,127 @@
+"""Planted faults in what comes after a life: purge and restart, redrive, resume, publishing; and in the store component."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from casework.errors import ConditionFailed
+from casework.executions import advance, change, control, publish, setting_aside, store, tasks
+from casework.executions.change import Change
+from casework.executions.state import State
+from casework.kernel.conditions import Condition, absent, all_of, equals, present
+from casework.kernel.items import Delete
+from casework.kernel.programs import token, transact
+from casework.simulation.scenarios import components, executions, lifecycle
+from casework.streams.log import Op
+from tests.simulation.planting import Fault, patched, together
+
+# --- the lives of an id -----------------------------------------------------------------------------------------------
+
+
+def _of_any_life(task: Any) -> Condition:
+    """A claim asks that nobody else holds what stands there, and not which task that is."""
+    return all_of(absent("token"), equals("src", task.src)) if not task.token else equals("token", task.token)
+
+
+class _Whatever:
+    """Is equal to everything."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _without_birth(self: State) -> Condition:
+    """A state is guarded by its version alone, which begins anew after a purge."""
+    return equals("version", self.version)
+
+
+# --- resuming and burying ---------------------------------------------------------------------------------------------
+
+_finish_resume = setting_aside.finish_resume
+
+
+def _gives_up_when_overtaken(rt: Any, state: State) -> Any:
+    """Whoever resumes leaves the rest to whoever overtakes it."""
+    try:
+        return (yield from _finish_resume(rt, state))
+    except ConditionFailed:
+        return state
+
+
+def _takes_the_note_away(rt: Any, state: State) -> Any:
+    """A worker that meets a resume under way takes it for done."""
+    yield from control._move_status(rt, state, state.status, resume_status="")
+
+
+def _thrown_away(rt: Any, state: State, messages: Sequence[Any], moment: Any, has_next: bool) -> Any:
+    """Messages of an ended execution are removed, and nobody is told."""
+    yield from transact([Delete(message.key, present()) for message in messages[:45]])
+    return advance.Advanced(state, has_more=has_next)
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+_append = publish.append
+
+
+def _under_new_ids(log: Any, stream: str, ops: Sequence[Op]) -> Any:
+    """What is published gets its ids when it is appended, so that a repeat is another operation."""
+    fresh = yield from token()
+    return (yield from _append(log, stream, [msgspec.structs.replace(op, id=f"{op.id}/{fresh}") for op in ops]))
+
+
+_deliveries = Change._deliveries
+
+
+def _unchecked(self: Change, new: State) -> Any:
+    """The next commit does not ask whether what the last one publishes is visible."""
+    sent = list(self.data.sent)
+    puts = _deliveries(self, new)
+    self.data.sent = sent
+    return puts
+
+
+# --- the store component ----------------------------------------------------------------------------------------------
+
+
+def _any_version(attribute: str, value: Any) -> Condition:
+    return present() if attribute == "version" else equals(attribute, value)
+
+
+def _any_timers(attribute: str, value: Any) -> Condition:
+    return present() if attribute == "timers" else equals(attribute, value)
+
+
+FAULTS = (
+    Fault("a claim takes the task of another life", lifecycle.Lives, patched(tasks, "_unclaimed", _of_any_life)),
+    Fault(
+        "a result of another life counts",
+        lifecycle.Lives,
+        lambda: mock.patch.object(change, "task_key", lambda *_: _Whatever()),
+    ),
+    Fault(
+        "a state of another life is overwritten", lifecycle.Lives, patched(State, "unchanged", _without_birth)
+    ),
+    Fault(
+        "a resume that is overtaken is taken for done",
+        executions.Control,
+        lambda: together(
+            mock.patch.object(control, "finish_resume", _gives_up_when_overtaken),
+            mock.patch.object(advance, "finish_resume", _takes_the_note_away),
+        ),
+    ),
+    Fault("messages of what has failed are thrown away", lifecycle.Redrives, patched(advance, "_bury", _thrown_away)),
+    Fault("a repeated append has new ids", lifecycle.Published, patched(publish, "append", _under_new_ids)),
+    Fault("what is published may be visible in any order", lifecycle.Published, patched(Change, "_deliveries", _unchecked)),
+    Fault("a commit overwrites any version", components.Engines, patched(store, "equals", _any_version)),
+    Fault("a timer is removed whatever became of it", components.Engines, patched(store, "equals", _any_timers)),
+)

@@ -79,3 +79,12 @@ def test_misuse_ends_with_2_and_one_line(shell: Shell, args: tuple[str, ...], me
 
 def test_an_events_file_that_is_not_there_is_named(shell: Shell) -> None:
     assert "--events: there is no file 'none.yaml'" in shell.refused("simulate", "order.yaml", "--events", "none.yaml")
+
+
+def test_a_bare_assertion_is_shown_by_its_line(shell: Shell) -> None:
+    shop = shell.folder / "shop.py"
+    shop.write_text(
+        shop.read_text() + "\n\n@casework.invariant\ndef bare(execution, history):\n    assert not execution\n"
+    )
+    said = shell.run("simulate", "shop:order", "--runs", "1", "--seed", "1", code=1).stdout
+    assert "bare does not hold: assert not execution (line " in said

@@ -1,4 +1,4 @@
-"""Planted faults in what comes after a life: purge and restart, redrive, resume, publishing; and in the store component."""
+"""Planted faults in the lives of an id, in resuming, redriving and publishing, and in the store component."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def _unchecked(self: Change, new: State) -> Any:
 
 
 def _any_version(attribute: str, value: Any) -> Condition:
-    return present() if attribute == "version" else equals(attribute, value)
+    """A commit asks neither for the version nor for the timers, which move with it here."""
+    return present() if attribute in ("version", "timers") else equals(attribute, value)
 
 
 def _any_timers(attribute: str, value: Any) -> Condition:
@@ -106,11 +107,9 @@ FAULTS = (
     Fault(
         "a result of another life counts",
         lifecycle.Lives,
-        lambda: mock.patch.object(change, "task_key", lambda *_: _Whatever()),
+        lambda: mock.patch.object(change, "task_key", return_value=_Whatever()),
     ),
-    Fault(
-        "a state of another life is overwritten", lifecycle.Lives, patched(State, "unchanged", _without_birth)
-    ),
+    Fault("a state of another life is overwritten", lifecycle.Lives, patched(State, "unchanged", _without_birth)),
     Fault(
         "a resume that is overtaken is taken for done",
         executions.Control,
@@ -121,7 +120,9 @@ FAULTS = (
     ),
     Fault("messages of what has failed are thrown away", lifecycle.Redrives, patched(advance, "_bury", _thrown_away)),
     Fault("a repeated append has new ids", lifecycle.Published, patched(publish, "append", _under_new_ids)),
-    Fault("what is published may be visible in any order", lifecycle.Published, patched(Change, "_deliveries", _unchecked)),
+    Fault(
+        "what is published may be visible in any order", lifecycle.Published, patched(Change, "_deliveries", _unchecked)
+    ),
     Fault("a commit overwrites any version", components.Engines, patched(store, "equals", _any_version)),
     Fault("a timer is removed whatever became of it", components.Engines, patched(store, "equals", _any_timers)),
 )

@@ -18,7 +18,7 @@ from casework.simulation.scenarios import (
     streams,
     truncation,
 )  # fmt: skip
-from tests.simulation import idempotency_mutations, mutations, race_mutations, stream_mutations
+from tests.simulation import idempotency_mutations, lifecycle_mutations, mutations, race_mutations, stream_mutations
 from tests.simulation.classics import MISTAKES, SOUND
 from tests.simulation.planting import Fault
 
@@ -31,7 +31,10 @@ VARIANTS = {
     truncation.TruncationAtOnce, truncation.Keepers,
 }  # fmt: skip
 """The same as another scenario with other faults or settings: fewer seeds in `make test`, as many in `make soak`."""
-FAULTS = (*mutations.FAULTS, *race_mutations.FAULTS, *stream_mutations.FAULTS, *idempotency_mutations.FAULTS)
+FAULTS = (
+    *mutations.FAULTS, *race_mutations.FAULTS, *lifecycle_mutations.FAULTS, *stream_mutations.FAULTS,
+    *idempotency_mutations.FAULTS,
+)  # fmt: skip
 SEEDS_MAX = 6000
 """A fault that is not found within so many seeds fails the test; medians stand far below."""
 
@@ -40,7 +43,7 @@ class Impatient:
     """A scenario that is stuck earlier: a fault that stops everything is seen sooner. The sound one still ends."""
 
     def __new__(cls, scenario: type[Scenario]) -> Any:
-        return type(scenario.__name__, (scenario,), {"steps_max": scenario.steps_max // 5})
+        return type(scenario.__name__, (scenario,), {"steps_max": scenario.steps_max // 3})
 
 
 def fresh_seed() -> int:

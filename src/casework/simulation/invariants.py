@@ -6,6 +6,7 @@ It fails when it returns False or a text, or raises; returning None or True mean
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -133,7 +134,7 @@ def broken(check: Invariant, execution: Execution, history: History) -> str:
     try:
         answer = check(execution, history)
     except AssertionError as error:
-        why = str(error) or "its assertion failed"
+        why = str(error) or _failed_line(error)
     except Exception as error:  # noqa: BLE001 - a check that raises says that something is not as it expects
         why = f"it raised {type(error).__name__}: {error}"
     else:
@@ -141,3 +142,10 @@ def broken(check: Invariant, execution: Execution, history: History) -> str:
             return ""
         why = answer if isinstance(answer, str) else f"it returned {answer!r:.200}"
     return f"{execution.id}: {name} does not hold: {why}"
+
+
+def _failed_line(error: AssertionError) -> str:
+    """The line of source of an assertion without a message."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = frames[-1].line if frames else None
+    return f"{line} (line {frames[-1].lineno})" if line else "its assertion failed"

@@ -471,7 +471,7 @@ class Control(ExecutionScenario):
     name = "control"
     machines = (LEDGER,)
     options = Options(buckets=1, batch_max=2)
-    events = 4
+    events, moves_n = 4, 4
 
     def begin_clients(self) -> None:
         """One who sends, and one who suspends and resumes."""
@@ -492,7 +492,7 @@ class Control(ExecutionScenario):
         """Suspend and resume; the last move is a resume."""
         while self.state("x") is None:
             yield from sleep(0.01)
-        while self.moves < 4:
+        while self.moves < self.moves_n:
             move = control.resume if self.moves % 2 else control.suspend
             yield from insist(move, rt, "x")
             self.moves += 1

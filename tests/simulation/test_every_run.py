@@ -14,6 +14,7 @@ from casework.executions.runtime import Options
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.runner import explore_all
 from casework.simulation.scenarios import components, executions, idempotency, lifecycle
+from tests.simulation.test_planted_faults import FAULTS
 
 LOST = Faults(lost=1.0)
 UNKNOWN = Faults(unknown=1.0)
@@ -91,3 +92,34 @@ def test_no_run_within_the_bound_breaks_a_promise(scenario: Any, plain: int, fau
         report, is_complete = explore_all(scenario, faults=faults, deviations_max=bound)
         assert report.failure is None, f"{report.failure.problem}, decisions {report.failure.choices}"
         assert is_complete, f"more than {report.runs} runs"
+
+
+FOUND = (
+    "state stored without asking for its version",
+    "messages removed after the state was stored",
+    "messages sent after the state was stored",
+    "an unknown outcome is taken for a success",
+    "event ids are not remembered",
+    "a claim without a condition",
+    "a suspended mailbox is emptied",
+    "a resume that is overtaken is taken for done",
+    "a repeated append has new ids",
+    "a commit overwrites any version",
+    "a timer is removed whatever became of it",
+    "a completion is not fenced",
+)
+"""Planted faults that need no luck: a small scenario and few deviations show them, whatever the seed."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_planted_fault_is_found_without_luck(name: str) -> None:
+    (fault,) = [fault for fault in FAULTS if fault.name == name]
+    ((scenario, plain, faulty),) = [small for small in SMALL if issubclass(small[0], fault.scenario)]
+    impatient = type(scenario.__name__, (scenario,), {"steps_max": 6000})
+    with fault.plant():
+        for faults in (NONE, LOST, UNKNOWN, CRASHES, INDEX_LAG, CONFLICTS):
+            bound = plain if faults is NONE else faulty
+            report, _ = explore_all(impatient, faults=faults, deviations_max=bound)
+            if report.failure is not None:
+                return
+    raise AssertionError(f"{name}: no run within the bound of {scenario.__name__} shows it")

@@ -46,7 +46,7 @@ docs: .venvs/docs/.stamp ## the documentation, in site/
 	NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --strict --quiet
 
 soak: .venv/.dev servers ## the tests that find faults by luck and time
-	$(BIN)/python -m pytest -m soak $(ARGS)
+	$(BIN)/python -m pytest -m soak -n $(JOBS) $(ARGS)
 
 contract: .venv/.dev servers ## the contract suites on any store: make contract STORE=sqlite:///x.db
 	@test -n "$(STORE)" || { echo 'say which store: make contract STORE="dynamodb://?region=eu-west-1&prefix=check"'; exit 2; }

@@ -13,7 +13,7 @@ import pytest
 from casework.executions.runtime import Options
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.runner import explore_all
-from casework.simulation.scenarios import components, executions, idempotency, lifecycle
+from casework.simulation.scenarios import components, executions, idempotency, lifecycle, streams
 from tests.simulation.test_planted_faults import FAULTS
 
 LOST = Faults(lost=1.0)
@@ -72,6 +72,36 @@ class TwoTransitions(lifecycle.Published):
     events, workers = 1, 1
 
 
+class TwoLives(lifecycle.Lives):
+    """An id that is purged and started again once."""
+
+    lives, events, workers = 2, 1, 1
+
+
+class OneRedrive(lifecycle.Redrives):
+    """Failed once, driven again once."""
+
+    events, breaks, workers = 1, 1, 1
+
+
+class OneTimer(executions.Timers):
+    """Armed, and armed again."""
+
+    events, workers = 1, 1
+
+
+class SmallSpill(executions.Spill):
+    """Four children, where a commit takes three."""
+
+    children, workers = 4, 1
+
+
+class TwoWriters(streams.Appends):
+    """Two writers of one batch each, and two readers."""
+
+    writers, callers, batches = 2, 1, 1
+
+
 SMALL: tuple[tuple[Any, int, int], ...] = (
     # scenario, deviations without faults, deviations with each fault
     (TwoSenders, 4, 2),
@@ -82,16 +112,37 @@ SMALL: tuple[tuple[Any, int, int], ...] = (
     (TwoCallers, 4, 2),
     (TwoEngines, 2, 1),
     (TwoTransitions, 2, 1),
+    (TwoLives, 1, 1),
+    (OneRedrive, 3, 2),
+    (OneTimer, 3, 1),
+    (SmallSpill, 2, 1),
+    (TwoWriters, 2, 2),
 )
 
 
-@pytest.mark.parametrize(("scenario", "plain", "faulty"), SMALL, ids=lambda each: getattr(each, "__name__", ""))
-def test_no_run_within_the_bound_breaks_a_promise(scenario: Any, plain: int, faulty: int) -> None:
+each_small = pytest.mark.parametrize(
+    ("scenario", "plain", "faulty"), SMALL, ids=[scenario.__name__ for scenario, _, _ in SMALL]
+)
+
+
+def run_all(scenario: Any, plain: int, faulty: int) -> None:
     for faults in (NONE, LOST, UNKNOWN, CRASHES, INDEX_LAG, CONFLICTS):
         bound = plain if faults is NONE else faulty
-        report, is_complete = explore_all(scenario, faults=faults, deviations_max=bound)
+        report, is_complete = explore_all(scenario, faults=faults, deviations_max=bound, runs_max=2_000_000)
         assert report.failure is None, f"{report.failure.problem}, decisions {report.failure.choices}"
         assert is_complete, f"more than {report.runs} runs"
+
+
+@each_small
+def test_no_run_within_the_bound_breaks_a_promise(scenario: Any, plain: int, faulty: int) -> None:
+    run_all(scenario, plain, faulty)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@each_small
+def test_no_run_with_one_deviation_more_breaks_a_promise(scenario: Any, plain: int, faulty: int) -> None:
+    run_all(scenario, plain + 1, faulty + 1)
 
 
 FOUND = (

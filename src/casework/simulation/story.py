@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from casework.simulation.timeline import MAX_LINES, Timeline
+from casework.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
     from casework.simulation.carrier import Carrier, Task
@@ -25,13 +25,10 @@ class Story(Timeline):
 
     def event(self, world: Carrier, who: str, what: str) -> None:
         """Something happened to ``who``, or was done by it."""
-        if len(self.lines) >= MAX_LINES:
-            self.left_out += 1
-            return
         if what == "is killed":
             running = self.doing.pop(who, [])
             what += f" while it runs {', '.join(running)}" if running else ""
-        self.lines.append(f"{elapsed((world.now_us - 1_750_000_000_000_000) / 1e6):>12}  {who:<10} {what}"[:300])
+        self.add(f"{elapsed((world.now_us - 1_750_000_000_000_000) / 1e6):>12}  {who:<10} {what}"[:300])
 
     def note(self, world: Carrier, task: Task | None, what: str) -> None:
         """Left out: single items of the store."""

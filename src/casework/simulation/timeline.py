@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import collections
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from casework.errors import CaseworkError
@@ -20,26 +21,33 @@ from casework.kernel.effects import (
     Transact,
     Write,
 )
-from casework.kernel.items import AnyWrite, Check, Delete, Put
+from casework.kernel.items import AnyWrite, Check, Delete, Key, Put
 from casework.simulation.carrier import Carrier, Task
 
-MAX_LINES = 2000
+FIRST_LINES, LAST_LINES = 600, 60
+"""So many are shown of a long run: a run that is stuck says at its beginning why, and at its end what it still does."""
 
 
 class Timeline:
-    """The lines of a run, in order."""
+    """The lines of a run, in order. A look that sees what its process saw there before is not shown again."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.left_out = 0
+        self._first: list[str] = []
+        self._last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
+        self._lines_n = 0
+        self._looks_n = 0
+        self._seen: dict[tuple[str, str], str] = {}
 
     def event(self, world: Carrier, who: str, what: str) -> None:
         """Something happened to ``who``."""
-        if len(self.lines) >= MAX_LINES:
-            self.left_out += 1
-            return
         seconds = (world.now_us - 1_750_000_000_000_000) / 1e6
-        self.lines.append(f"{world.steps:6d} {seconds:10.4f}s  {who:<12} {what}")
+        self.add(f"{world.steps:6d} {seconds:10.4f}s  {who:<12} {what}")
+
+    def add(self, line: str) -> None:
+        """One line more."""
+        lines = self._first if len(self._first) < FIRST_LINES else self._last
+        lines.append(line)
+        self._lines_n += 1
 
     def note(self, world: Carrier, task: Task | None, what: str) -> None:
         """Something happened for a task, or for nobody."""
@@ -51,21 +59,30 @@ class Timeline:
         if isinstance(effect, Sleep | Race | RunMany):
             return
         answer = f"{type(error).__name__}: {error}" if error is not None else _answer(value)
-        self.event(world, task.process.name, f"{_effect(effect)} -> {answer}"[:240])
+        asked = _effect(effect)
+        if isinstance(effect, Get | GetMany | Query | All):
+            place = (task.process.name, asked)
+            if self._seen.get(place) == answer:
+                self._looks_n += 1
+                return
+            self._seen[place] = answer
+        self.event(world, task.process.name, f"{asked} -> {answer}"[:240])
 
     def write(self, write: AnyWrite) -> str:
         """A write in a few words."""
         return _write(write)
 
     def text(self) -> str:
-        """All lines."""
-        more = [f"... and {self.left_out} lines more"] if self.left_out else []
-        return "\n".join([*self.lines, *more])
+        """The lines, and how many there were besides."""
+        between = self._lines_n - len(self._first) - len(self._last)
+        more = [f"... {between:,} lines ..."] if between else []
+        looks = [f"({self._looks_n:,} looks that saw nothing new are left out)"] if self._looks_n else []
+        return "\n".join([*self._first, *more, *self._last, *looks])
 
 
 def _effect(effect: Effect) -> str:
     if isinstance(effect, Get):
-        return f"get {effect.key}"
+        return f"get {_key(effect.key)}"
     if isinstance(effect, GetMany):
         return f"get {len(effect.keys)} items"
     if isinstance(effect, Query):
@@ -78,34 +95,46 @@ def _effect(effect: Effect) -> str:
     if isinstance(effect, Call):
         return f"call {getattr(effect.function, '__name__', effect.function)}"
     if isinstance(effect, All):
-        return f"{len(effect.reads)} reads"
+        return " and ".join(_effect(read) for read in effect.reads[:4]) + (", ..." if len(effect.reads) > 4 else "")
     return type(effect).__name__.lower()
 
 
 def _write(write: AnyWrite) -> str:
     if isinstance(write, Put):
-        return f"put {write.key} {_values(write.item)}"
+        return f"put {_key(write.key)} {_values(write.item, SHOWN)}".rstrip()
     if isinstance(write, Delete):
-        return f"delete {write.key}"
+        return f"delete {_key(write.key)}"
     if isinstance(write, Check):
-        return f"check {write.key}"
-    return f"update {write.key} {_values(write.set)}"
+        return f"check {_key(write.key)}"
+    removed = "".join(f" -{name}" for name in write.remove)
+    return f"update {_key(write.key)} {_values(write.set, (*SHOWN, 'pending'))}".rstrip() + removed
 
 
-def _values(item: Mapping[str, Any]) -> str:
-    shown = {name: item[name] for name in ("version", "status", "spill", "token", "last_seq", "state") if name in item}
-    return " ".join(f"{name}={value}" for name, value in shown.items())
+def _key(key: Key) -> str:
+    """A key, with what is long in it cut: digests and addresses."""
+    sort = [] if key.sort is None else [key.sort]
+    parts = [repr(part if len(str(part)) <= 44 else f"{str(part)[:16]}...") for part in (key.partition, *sort)]
+    return f"{key.table.name}[{' '.join(parts)}]"
+
+
+SHOWN = ("version", "status", "spill", "token", "last_seq", "state")
+"""Attributes by which the parts of a race are told apart."""
+
+
+def _values(item: Mapping[str, Any], names: Sequence[str]) -> str:
+    return " ".join(f"{name}={item[name]}" for name in names if name in item)
 
 
 def _answer(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, Page):
-        return f"{len(value.items)} items " + ", ".join(str(item.get("sort", "")) for item in value.items[:6])
+        places = ", ".join(str(item.get("sort", item.get("seq", ""))) for item in value.items[:6])
+        return f"{len(value.items)} items {places}".rstrip()
     if isinstance(value, dict):
-        return _values(value) or "an item"
+        return _values(value, SHOWN) or "an item"
     if isinstance(value, list):
-        return f"{len(value)} answers"
+        return " and ".join(_answer(one) for one in value[:4]) + (", ..." if len(value) > 4 else "")
     if isinstance(value, CaseworkError):
         return f"{type(value).__name__}: {value}"
     return f"{value!r:.80}"

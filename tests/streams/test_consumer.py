@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import casework
 from casework.backends.drive import run
 from casework.backends.surroundings import VirtualClock
 from casework.errors import OutcomeUnknown
 from casework.kernel.conditions import absent
-from casework.kernel.effects import Flag, Transact
+from casework.kernel.effects import Flag, Handle, Race, Transact
 from casework.kernel.items import Table
 from casework.kernel.programs import get, query_all
 from casework.streams import cursors
 from casework.streams.append import append
-from casework.streams.consumer import Consumer, ConsumerOptions, HandlerWrites, consume, follow
+from casework.streams.consumer import Consumer, ConsumerOptions, HandlerWrites, consume, follow, keep_held
 from casework.streams.log import Op
 from tests.executions.stepping import LosesAnswers, Stepped, fresh_backend
 from tests.streams.stores import log, ops, put
@@ -311,3 +314,64 @@ def test_the_partition_of_a_cursor_is_no_streams() -> None:
     from casework.kernel.schema import STREAMS
 
     assert len(run(query_all(STREAMS, "@g/s"), backend)) == 1
+
+
+# --- handlers that take their time ------------------------------------------------------------------------------------
+
+
+def ticks(consumer: Consumer, backend: Any, seconds: float) -> Callable[[], None]:
+    """Lets so much time pass, and the keeper of the lease of ``s`` wake once."""
+    keeper = Stepped(keep_held(consumer, "s", Handle("follower")), backend)
+
+    def tick() -> None:
+        keeper.until(Race)
+        backend.clock.advance(seconds)
+        keeper.effect = keeper.program.send(None)
+        keeper.until(Race)
+
+    return tick
+
+
+def test_the_lease_is_renewed_while_the_handler_runs_and_no_longer_than_it_may() -> None:
+    backend = backend_with("a")
+    consumer, _ = follower(backend, lease_s=30.0, handler_max_s=100.0)
+    tick = ticks(consumer, backend, 10.0)
+
+    def can_be_taken() -> bool:
+        tick()
+        return run(cursors.take("g", "s", "another", 30), backend) is not None
+
+    consumer.handling["s"] = backend.clock.now().middle_us
+    looks = [can_be_taken() for _ in range(15)]
+    assert not any(looks[:12])
+    assert any(looks[12:]), "after 100 seconds it is renewed no more"
+
+
+def test_a_lease_that_nobody_works_under_is_left_to_the_cursors_own_moves() -> None:
+    backend = backend_with("a")
+    consumer, _ = follower(backend, lease_s=30.0)
+    before = run(cursors.read_cursor("g", "s"), backend)
+    tick = ticks(consumer, backend, 10.0)
+    for _ in range(3):
+        tick()
+    assert run(cursors.read_cursor("g", "s"), backend) == before
+
+
+def test_a_slow_handler_keeps_its_stream_from_the_others_of_its_group(tmp_path: Any) -> None:
+    """On an SQLite file, with two consumers on threads: the handler takes several leases."""
+    handled: list[str] = []
+    done = threading.Event()
+    with casework.open(f"sqlite:///{tmp_path}/a.db", create=True) as app:
+        app.streams.append("s", [Op("a", b""), Op("b", b"")])
+
+        def handle(op: Op, writes: HandlerWrites) -> None:
+            handled.append(op.id)
+            if op.id == "a":
+                threading.Event().wait(1.5)
+            else:
+                done.set()
+
+        options: dict[str, Any] = {"lease_s": 0.3, "heartbeat_s": 0.1, "batch_max": 1}
+        with app.streams.consumer("g", ["s"], handle, **options), app.streams.consumer("g", ["s"], handle, **options):
+            assert done.wait(60)
+    assert handled == ["a", "b"]

@@ -44,7 +44,9 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry: RetryPolicy = RetryPolicy(first_pause_s=0.2, max_pause_s=30.0)
     """Pauses between attempts."""
     lease_s: float = 30.0
-    """A crashed consumer's streams are taken over after so long."""
+    """A crashed consumer's streams are taken over after so long. While a handler runs, its lease is renewed."""
+    handler_max_s: float = 900.0
+    """A handler that runs longer is no longer waited for by others: its lease is renewed no more."""
     heartbeat_s: float = 5.0
     """How often consumers of a group tell each other that they are there."""
 
@@ -105,6 +107,8 @@ class Consumer:
         self.stop = Flag()
         self.token = ""
         self.held: dict[str, tuple[Handle, Flag]] = {}
+        self.handling: dict[str, int] = {}
+        """By stream, since when (epoch microseconds) the handler has had the operation that it has now."""
         self.handled_n = 0
         self.failed_n = 0
         self.parked_n = 0
@@ -173,6 +177,28 @@ def _balance(consumer: Consumer, share: int) -> Program[None]:
             leave = Flag()
             handle = yield from spawn(follow(consumer, cursor, leave), f"{consumer.group} {stream}")
             consumer.held[stream] = (handle, leave)
+            yield from spawn(keep_held(consumer, stream, handle), f"lease of {consumer.group} {stream}")
+
+
+def keep_held(consumer: Consumer, stream: str, follower: Handle) -> Program[None]:
+    """Renew a stream's lease while the handler has an operation of it, for as long as it is followed."""
+    options = consumer.options
+    while not follower.done:
+        yield from race(follower, timeout_s=options.lease_s / 3)
+        moment = yield from now()
+        since_us = consumer.handling.get(stream)
+        taken_s = 0.0 if since_us is None else (moment.middle_us - since_us) / 1e6
+        if taken_s < options.lease_s / 6:
+            continue  # the cursor's own move renews it
+        if taken_s > options.handler_max_s:
+            log_.warning("group %r, stream %r: the handler has been at it for %.0f s", consumer.group, stream, taken_s)
+            continue
+        try:
+            yield from cursors.extend(consumer.group, stream, consumer.token, options.lease_s)
+        except ConditionFailed:
+            return  # another consumer's by now; the follower learns it when it moves the cursor
+        except StoreError as error:
+            log_.info("group %r, stream %r: renewal: %s", consumer.group, stream, error)
 
 
 def hash_of(text: str) -> int:
@@ -220,15 +246,18 @@ def _handle_page(consumer: Consumer, cursor: Cursor, page: OpPage, leave: Flag) 
     """
     lease_s = consumer.options.lease_s
     done, writes, failed = cursor.after, HandlerWrites(), None
-    started = yield from now()
+    moment = started = yield from now()
     for op in page.ops:
         own = HandlerWrites()
+        consumer.handling[cursor.stream] = moment.middle_us
         try:
             yield Call(consumer.handler, (op, own), may_block=True)
             own_keys = {checked_key(one)[0] for one in own.writes}
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             failed = error
             break
+        finally:
+            consumer.handling.pop(cursor.stream, None)
         keys = {one.key for one in writes.writes}
         too_many = len(writes.writes) + len(own.writes) >= MAX_TRANSACTION_WRITES
         if done > cursor.after and (too_many or keys & own_keys):

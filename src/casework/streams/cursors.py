@@ -14,7 +14,7 @@ import msgspec
 from casework.errors import ConditionFailed, Contention, CorruptItem, OutcomeUnknown
 from casework.kernel.conditions import Condition, absent, all_of, equals
 from casework.kernel.items import AnyWrite, Delete, Item, Key, Put, Update
-from casework.kernel.programs import Program, get, now, query, sleep, token, transact
+from casework.kernel.programs import Program, get, now, query, sleep, token, transact, write
 from casework.kernel.retry import DEFAULT_RETRY
 from casework.kernel.schema import FORMAT, STREAMS, check_format
 from casework.streams.log import HEAD, Log, Op, check_stream
@@ -126,6 +126,16 @@ def renew(cursor: Cursor, lease_s: float) -> Program[Cursor]:
     moment = yield from now()
     renewed = msgspec.structs.replace(cursor, lease_end_us=moment.latest_us + round(lease_s * 1e6))
     return (yield from _change(cursor, renewed))
+
+
+def extend(group: str, stream: str, own: str, lease_s: float) -> Program[None]:
+    """Hold a cursor on while its operation is handled: the lease alone moves, whatever else becomes of the cursor.
+
+    Raises ConditionFailed when it is another consumer's.
+    """
+    moment = yield from now()
+    lease_end_us = moment.latest_us + round(lease_s * 1e6)
+    yield from write(Update(cursor_key(group, stream), {"lease_end_us": lease_end_us}, when=equals("token", own)))
 
 
 def advance(cursor: Cursor, after: int, writes: Sequence[AnyWrite], lease_s: float) -> Program[Cursor]:

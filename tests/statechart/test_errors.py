@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from casework.errors import Misuse, NotJson
-from casework.statechart import CancelTimer, Event, Log, Machine, UnboundFunction, start, step
+from casework.statechart import CancelTimer, Event, Log, Machine, UnboundFunction, rearm, start, step
 from tests.statechart.charts import Chart, machine
 
 CHART = """
@@ -241,3 +242,36 @@ def test_a_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_what_is_no_text_is_refused(method: str) -> None:
     with pytest.raises(Misuse, match=f"5 is not text; Machine.{method} takes a "):
         getattr(Machine, method)(5)
+
+
+@pytest.mark.parametrize(
+    "go",
+    [
+        "{target: end, actions: {type: assign, params: {x: {expr: event.missing}}}}",
+        "[{target: other, guard: {expr: event.missing > 5}}, {target: end}]",
+    ],
+)
+def test_an_error_on_the_way_into_the_end_fails_the_machine(go: str) -> None:
+    states = f"  a: {{on: {{go: {go}}}}}\n  other: {{}}\n  end: {{type: final}}\n"
+    text = f"id: m\ninitial: a\ncontext: {{x: 1}}\nstates:\n{states}"
+    one = Chart(text).send("go", {})
+    assert one.snapshot.status == "failed"
+    assert one.snapshot.error is not None and "missing" in one.snapshot.error["message"]
+    assert Chart(text + "ignore_errors: true\n").send("go", {}).snapshot.status == "done"
+
+
+def test_one_that_failed_on_its_way_to_the_end_is_done_when_it_is_driven_again() -> None:
+    text = """
+id: m
+initial: a
+context: {x: 1}
+output: {expr: context.x}
+states:
+  a: {on: {go: {target: end, actions: {type: assign, params: {x: {expr: event.missing}}}}}}
+  end: {type: final}
+"""
+    one = Chart(text).send("go", {})
+    assert one.snapshot.status == "failed"
+    again = msgspec.structs.replace(one.snapshot, status="running", error=None)
+    result = rearm(one.machine, again, 0)
+    assert (result.snapshot.status, result.snapshot.output, result.effects) == ("done", 1, [])

@@ -108,7 +108,7 @@ def rearm(machine: Machine, snapshot: Snapshot, now_us: int) -> Step:
     """Begin the stays of the active states again: new stay numbers, timers from now, tasks and children anew.
 
     Nothing is entered or left and no action runs. For an execution that failed and is to go on where it stood; the
-    snapshot's status must be ``running`` again.
+    snapshot's status must be ``running`` again. One that failed on its way to its end is done then.
     """
     configuration = _find(machine, snapshot.configuration)
     first = Event("init")
@@ -116,7 +116,18 @@ def rearm(machine: Machine, snapshot: Snapshot, now_us: int) -> Step:
     for state in configuration.active:
         if state.has_stay:
             begin_stay(state)(run)
+    if _is_final(machine.tables.root, configuration.names):
+        run.has_ended = True
+        _give_output(run, configuration, 0)
+        return Step(_snapshot(run, configuration), run.effects, True)
     return _settled(run, configuration)
+
+
+def _is_final(state: StateNode, active: frozenset[str]) -> bool:
+    """Whether a state, with these states active, has come to its end."""
+    if state.kind == "parallel":
+        return all(_is_final(region, active) for region in state.children)
+    return any(child.kind == "final" and child.path in active for child in state.children)
 
 
 def active_names(machine: Machine, snapshot: Snapshot) -> frozenset[str]:
@@ -211,7 +222,7 @@ def _macrostep(run: Run, configuration: Configuration, count: int) -> Configurat
     position = 0
     while True:
         if run.has_ended:
-            return _end(run, configuration)
+            return _end(run, configuration, position)
         enabled: list[Any] = []
         if configuration.always is not None:
             enabled = select(run, configuration, configuration.always.groups)
@@ -244,12 +255,20 @@ def _is_error(event_type: str) -> bool:
     return event_type == "error" or event_type.startswith("error.")
 
 
-def _end(run: Run, configuration: Configuration) -> Configuration:
-    """A final state of the root was reached: leave everything, keep the configuration for whoever looks."""
-    output = run.output
-    queued = len(run.queue)
+def _end(run: Run, configuration: Configuration, position: int) -> Configuration:
+    """A final state of the root was reached: leave everything, keep the configuration for whoever looks.
+
+    An error event that was raised on the way, and stands in the queue from ``position`` on, can be taken by nobody any
+    more: the chart has failed, though it came to its end.
+    """
     for op in exit_ops(configuration):
         op(run)
+    _give_output(run, configuration, position)
+    return configuration
+
+
+def _give_output(run: Run, configuration: Configuration, position: int) -> None:
+    output = run.output
     root = run.machine.tables.root
     if root.output is not None:
         run.event, run.data = Event("done.state." + run.machine.name, output), output
@@ -258,11 +277,10 @@ def _end(run: Run, configuration: Configuration) -> Configuration:
             run.output = evaluate(run, root.output, "output of the machine")
         except Exception as error:  # noqa: BLE001 - it belongs to the chart
             raise_error(run, error, "output of the machine")
-    errors = [event for event in run.queue[queued:] if _is_error(event.type)]
+    errors = [event for event in run.queue[position:] if _is_error(event.type)]
     if errors and not run.machine.tables.ignores_errors:
         run.error = errors[0].data
         run.output = None
-    return configuration
 
 
 def _fail(run: Run, configuration: Configuration, event: Event) -> None:

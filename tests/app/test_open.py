@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,3 +167,15 @@ def test_a_long_id_is_cut_in_errors() -> None:
         with pytest.raises(casework.UnknownEvent) as unknown:
             app.send("y" * 500, "z" * 900)
         assert len(str(unknown.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        casework.IdempotencyStore, casework.StreamStore, casework.ExecutionStore, casework.AsyncStreamStore,
+        casework.AsyncIdempotencyStore,
+    ],
+)  # fmt: skip
+def test_a_store_is_not_made_of_an_address(store: Any) -> None:
+    with pytest.raises(casework.Misuse, match=r"'sqlite:///a.db' is no (Async)?Backend; make one, .* open an address"):
+        store("sqlite:///a.db")

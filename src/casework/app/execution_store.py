@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
-from casework.backends.port import AsyncBackend, Backend
+from casework.backends.port import AsyncBackend, Backend, check_backend
 from casework.errors import MissingTable, StoreError, Unavailable
 from casework.executions import store
 from casework.executions.store import Shared
@@ -74,6 +74,7 @@ class ExecutionStore:
     """
 
     def __init__(self, backend: Backend, *, trace_max: int = 200, buckets: int = DEFAULT_BUCKETS) -> None:
+        check_backend(backend, Backend)
         self.backend = backend
         self.shared = Shared(buckets, trace_max)
 
@@ -202,6 +203,7 @@ class AsyncExecutionStore:
     """
 
     def __init__(self, backend: AsyncBackend, *, trace_max: int = 200, buckets: int = DEFAULT_BUCKETS) -> None:
+        check_backend(backend, AsyncBackend)
         self.backend = backend
         self.shared = Shared(buckets, trace_max)
 

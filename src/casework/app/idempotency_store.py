@@ -19,7 +19,7 @@ from casework.app.idempotency_memory import MemoryRecords
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.memory import MemoryBackend
-from casework.backends.port import AsyncBackend, Backend
+from casework.backends.port import AsyncBackend, Backend, check_backend
 from casework.backends.surroundings import Clock, VirtualClock
 from casework.backends.threaded import ThreadedBackend
 from casework.errors import Misuse
@@ -88,6 +88,7 @@ class IdempotencyStore:
     """
 
     def __init__(self, backend: Backend, *, lease_grace_seconds: int = 60) -> None:
+        check_backend(backend, Backend)
         self.backend = backend
         self.shared = Shared(steady_clock(backend), grace_s=lease_grace_seconds)
         self._threaded: ThreadedBackend | None = None
@@ -250,6 +251,7 @@ class AsyncIdempotencyStore:
     """
 
     def __init__(self, backend: AsyncBackend, *, lease_grace_seconds: int = 60) -> None:
+        check_backend(backend, AsyncBackend)
         self.backend = backend
         self.shared = Shared(steady_clock(backend), grace_s=lease_grace_seconds)
 

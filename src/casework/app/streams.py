@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
-from casework.backends.port import Backend
+from casework.backends.port import Backend, check_backend
 from casework.backends.threaded import ThreadedBackend
 from casework.errors import Misuse
 from casework.kernel.effects import Flag
@@ -72,6 +72,7 @@ class StreamStore:
     """
 
     def __init__(self, backend: Backend, *, options: StreamOptions | None = None, writer: Writer | None = None) -> None:
+        check_backend(backend, Backend)
         self.backend = backend
         self._writer = writer or Writer(Log(options))
         self.log = self._writer.log

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from casework.app import streams as blocking
 from casework.app.streams import PAGE_OPS, TAIL_WAIT_S, consumer_options
 from casework.backends.drive_async import run_async
-from casework.backends.port import AsyncBackend
+from casework.backends.port import AsyncBackend, check_backend
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program
 from casework.streams import cursors, read, retention
@@ -46,6 +46,7 @@ class AsyncStreamStore:
     def __init__(
         self, backend: AsyncBackend, *, options: StreamOptions | None = None, writer: Writer | None = None
     ) -> None:
+        check_backend(backend, AsyncBackend)
         self.backend = backend
         self._writer = writer or Writer(Log(options))
         self.log = self._writer.log

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from casework.errors import Misuse
 from casework.kernel.effects import Get, GetMany, Instant, Outcome, Query, Transact, Write
 from casework.kernel.items import Table
 
@@ -70,3 +71,12 @@ class AsyncBackend(Surroundings, Protocol):
 
     async def close(self) -> None:
         """Give back what it holds; harmless when done twice."""
+
+
+def check_backend(backend: object, kind: type[Backend] | type[AsyncBackend]) -> None:
+    """Misuse unless ``backend`` is one of that kind: an address, or one of the other kind, would fail late and oddly."""
+    if not isinstance(backend, kind):
+        raise Misuse(
+            f"{backend!r:.80} is no {kind.__name__}; make one, such as SqliteBackend(path), "
+            "or open an address with casework.open(URL) or casework.open_async(URL)"
+        )

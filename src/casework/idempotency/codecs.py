@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from casework.errors import CorruptItem, Misuse, NotJson
+from casework.idempotency.naming import qualified_name
 
 
 class Codec(Protocol):
@@ -183,7 +184,7 @@ def result_type(function: Callable[..., Any]) -> Any:
 def encode_error(error: BaseException) -> bytes:
     """An exception as JSON: its class, its text and, where they are JSON, its arguments."""
     kind = type(error)
-    body: dict[str, Any] = {"type": f"{kind.__module__}.{kind.__qualname__}", "message": str(error)[:10_000]}
+    body: dict[str, Any] = {"type": qualified_name(kind), "message": str(error)[:10_000]}
     try:
         body["args"] = msgspec.json.decode(JsonCodec().encode(list(error.args)))
     except NotJson:
@@ -201,7 +202,7 @@ def decode_error(data: bytes, known: tuple[type[BaseException], ...]) -> BaseExc
     except (msgspec.MsgspecError, KeyError) as error:
         raise CorruptItem(f"a remembered error cannot be read: {error}") from None
     for kind in _with_subclasses(known):
-        if f"{kind.__module__}.{kind.__qualname__}" == name and args is not None:
+        if qualified_name(kind) == name and args is not None:
             try:
                 made = kind(*args)
             except Exception:  # noqa: BLE001 - any class may demand anything

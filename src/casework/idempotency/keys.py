@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from casework.errors import Misuse
+from casework.idempotency.naming import qualified_name
 
 FINGERPRINT_VERSION = 1
 """Of how fingerprints are made here; a record made in another way is not compared with ours."""
@@ -103,7 +104,7 @@ _SCALARS: dict[type, Any] = {
 
 def _structured(value: Any, where: str, depth: int) -> str:
     kind = type(value)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    name = qualified_name(kind)
     if name == "uuid.UUID":  # by its name: a program must not import what makes random ones
         return f'uuid"{value}"'
     if isinstance(value, enum.Enum):

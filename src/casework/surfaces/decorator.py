@@ -11,6 +11,7 @@ from casework.errors import Misuse
 from casework.idempotency.codecs import Codec, codec_for, result_type
 from casework.idempotency.guarding import Policy
 from casework.idempotency.keys import fingerprint_of, make_key, text_of
+from casework.idempotency.naming import qualified_name
 from casework.surfaces.guard import Guard, Hook, Target
 
 P = ParamSpec("P")
@@ -80,7 +81,7 @@ def idempotent(
     def decorate(function: Function) -> Function:
         is_async = _check_function(function, on_lease_lost)
         guard = Guard(
-            target, name=name or f"{function.__module__}.{function.__qualname__}", policy=policy,
+            target, name=name or qualified_name(function), policy=policy,
             codec=codec or codec_for(result_type(function) if result is _MISSING else result),
             remember=remember, hooks=hooks, cache=cache,
         )  # fmt: skip

@@ -74,7 +74,7 @@ class AsyncBackend(Surroundings, Protocol):
 
 
 def check_backend(backend: object, kind: type[Backend] | type[AsyncBackend]) -> None:
-    """Misuse unless ``backend`` is one of that kind: an address, or one of the other kind, would fail late and oddly."""
+    """Misuse unless ``backend`` is one of that kind: an address, or one of the other kind, would fail late."""
     if not isinstance(backend, kind):
         raise Misuse(
             f"{backend!r:.80} is no {kind.__name__}; make one, such as SqliteBackend(path), "

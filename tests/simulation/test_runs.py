@@ -21,7 +21,9 @@ from casework.simulation.checkers import Operation, not_linearizable, read_probl
 from casework.simulation.choices import Choices
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.runner import Scenario, explore, explore_all, run_once
+from casework.simulation.scenarios import components, executions, lifecycle, races, streams, truncation
 from casework.simulation.scenarios.executions import ALL, Mailbox
+from casework.simulation.scenarios.idempotency import SCENARIOS
 from casework.simulation.scenarios.records import cell
 from casework.simulation.schedules import Explorer
 from casework.simulation.world import World
@@ -92,11 +94,15 @@ def test_the_same_seed_gives_the_same_run_under_any_hash_seed() -> None:
     assert found == {digest_of_runs() + "\n"}
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_run_replayed_from_its_decisions_is_the_same(seed: int) -> None:
-    run = run_once(Mailbox, seed, records=True)
-    again = run_once(Mailbox, seed, replay=run.choices, records=True)
-    assert (again.problem, again.steps, again.timeline) == (run.problem, run.steps, run.timeline)
+EVERY = (*executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *streams.ALL, *truncation.ALL, *SCENARIOS)
+
+
+@pytest.mark.parametrize("scenario", EVERY, ids=[scenario.__name__ for scenario in EVERY])
+def test_a_run_replayed_from_its_decisions_is_the_same(scenario: Any) -> None:
+    for seed in range(3):
+        run = run_once(scenario, seed, records=True)
+        again = run_once(scenario, seed, replay=run.choices, records=True)
+        assert (again.problem, again.steps, again.timeline) == (run.problem, run.steps, run.timeline)
 
 
 def test_another_seed_gives_another_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,7 +77,7 @@ def _effect(effect: Effect) -> str:
     if isinstance(effect, Transact):
         return "transact " + " + ".join(_write(write) for write in effect.writes[:6])
     if isinstance(effect, Call):
-        return f"call {getattr(effect.function, '__name__', effect.function)}"
+        return f"call {getattr(effect.function, '__name__', None) or _shown(effect.function)}"
     if isinstance(effect, All):
         return f"{len(effect.reads)} reads"
     return type(effect).__name__.lower()
@@ -108,4 +109,12 @@ def _answer(value: Any) -> str:
         return f"{len(value)} answers"
     if isinstance(value, CaseworkError):
         return f"{type(value).__name__}: {value}"
-    return f"{value!r:.80}"
+    return _shown(value)
+
+
+def _shown(value: object) -> str:
+    """A value without an address in memory, which is another one in a replay."""
+    return _ADDRESS.sub("", repr(value))[:80]
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

@@ -483,7 +483,8 @@ class Change:
                 "id": self.state.id,
                 "sort": sort,
                 "format": FORMAT,
-                "expires_at_s": self.now_us // 1_000_000 + (self.rt.options.dedupe_window_s or 0),
+                # No sooner than the window ends: the clock's error, and what is left of the second, count for it.
+                "expires_at_s": self.now.latest_us // 1_000_000 + 1 + (self.rt.options.dedupe_window_s or 0),
             },
             absent() if stale is None else equals("expires_at_s", stale),
         )

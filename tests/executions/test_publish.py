@@ -157,6 +157,20 @@ def test_an_execution_is_purged_only_when_what_it_published_has_reached_its_stre
     assert published(backend)[0]["version"] == 1 and items_of(backend, "l") == []
 
 
+@pytest.mark.parametrize("id", ["l", "l" * 512])
+def test_each_life_of_an_id_is_published_whatever_the_length_of_the_id(backend: MemoryBackend, id: str) -> None:
+    rt = runtime()
+    for _ in range(2):
+        run(deliver.start(rt, "light", id, None), backend)
+        drive(rt, backend, id, "Go")
+        run(control.terminate(rt, id), backend)
+        run(control.purge(rt, id), backend)
+        backend.sleep(10)
+    assert [(one["version"], one["to"]) for one in published(backend)] == [
+        (1, ["red"]), (2, ["green"]), (1, ["red"]), (2, ["green"]),
+    ]  # fmt: skip
+
+
 def test_in_virtual_time_what_is_published_arrives_and_nothing_goes_in_a_circle() -> None:
     from casework.testing import VirtualApp
 

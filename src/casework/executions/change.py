@@ -469,7 +469,7 @@ class Change:
             return []
         publish = self.rt.options.publish[self.machine.name]
         buckets = self.rt.options.buckets
-        puts = delivery_puts(publish, new.id, self.machine.name, new.version, self.now_us, self.published, buckets)
+        puts = delivery_puts(publish, new, self.machine.name, self.now_us, self.published, buckets)
         self.data.sent += [(new.id, str(put.item["sort"])) for put in puts]
         return puts
 

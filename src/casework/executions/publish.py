@@ -1,14 +1,15 @@
 """Publishing: an execution's transitions, or chosen events, in a stream, once and in the order of its commits.
 
 What is published is decided in the transition and stored with it, as an item ``o/...`` in the execution's own partition
-(promise P1). A worker appends it to the stream under ids made of execution, version and position, so that a repeat
-changes nothing, and removes it afterwards. It takes an execution's items in order, so a later one is never appended
-before an earlier one; and a commit on a state that was only read checks the last item, so that items become visible in
-order as well.
+(promise P1). A worker appends it to the stream under ids made of execution, birth, version and position, so that a
+repeat changes nothing, and removes it afterwards. It takes an execution's items in order, so a later one is never
+appended before an earlier one; and a commit on a state that was only read checks the last item, so that items become
+visible in order as well.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,13 +18,14 @@ import msgspec
 
 from casework.errors import AppendStopped, CaseworkError, CorruptItem, StoreError
 from casework.executions.runtime import Publish, Runtime
+from casework.executions.state import State, short_birth
 from casework.kernel.conditions import present
 from casework.kernel.effects import Query
 from casework.kernel.items import Delete, Item, Put, Update
 from casework.kernel.programs import Program, all_reads, now, transact, write
 from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
 from casework.streams.append import append
-from casework.streams.log import Log, Op
+from casework.streams.log import OP_ID_BYTES_MAX, Log, Op
 
 log_ = logging.getLogger("casework.worker")
 
@@ -45,10 +47,23 @@ def entry(publish: Publish, event_type: str, data: Any, before: Sequence[str], a
     return {**found, "data": data} if publish.data and data is not None else found
 
 
+def op_id(state: State, number: int) -> str:
+    """The id of one operation that the commit of ``state`` publishes.
+
+    The time of birth is a part of it: an id that was purged and is started again must not meet what its first life
+    published. Execution ids may be as long as operation ids; such ones are hashed.
+    """
+    id = f"{state.id}-{short_birth(state.created_at_us)}/{state.version}/{number}"
+    if len(id.encode()) <= OP_ID_BYTES_MAX:
+        return id
+    return f"~{hashlib.blake2b(id.encode(), digest_size=24).hexdigest()}"
+
+
 def delivery_puts(
-    publish: Publish, id: str, machine: str, version: int, at_us: int, entries: Sequence[Any], buckets: int
+    publish: Publish, state: State, machine: str, at_us: int, entries: Sequence[Any], buckets: int
 ) -> list[Put]:
-    """The items that a commit stores of what it publishes."""
+    """The items that the commit of ``state`` stores of what it publishes."""
+    id, version = state.id, state.version
     puts: list[Put] = []
     group: list[list[str]] = []
     size = 0
@@ -58,7 +73,7 @@ def delivery_puts(
         if group and size + len(text) > ITEM_BYTES:
             puts.append(_put(publish, id, version, len(puts), group, at_us, buckets))
             group, size = [], 0
-        group.append([f"{id}/{version}/{number}", text])
+        group.append([op_id(state, number), text])
         size += len(text.encode())
     puts.append(_put(publish, id, version, len(puts), group, at_us, buckets))
     return puts

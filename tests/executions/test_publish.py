@@ -20,10 +20,12 @@ from casework.executions.publish import deliver as publish
 from casework.executions.runtime import Options, Publish, Runtime
 from casework.executions.worker import Worker, sweep
 from casework.kernel.effects import Transact
+from casework.kernel.items import Delete
 from casework.statechart import Machine
 from casework.streams.log import Log
 from casework.streams.read import read_page
 from tests.executions.stepping import LosesAnswers, Stepped, Torn, fresh_backend, items_of
+from tests.executions.watching import ByHand
 
 LIGHT = """
 id: light
@@ -169,6 +171,21 @@ def test_each_life_of_an_id_is_published_whatever_the_length_of_the_id(backend: 
     assert [(one["version"], one["to"]) for one in published(backend)] == [
         (1, ["red"]), (2, ["green"]), (1, ["red"]), (2, ["green"]),
     ]  # fmt: skip
+
+
+def test_a_delivery_of_the_first_life_that_comes_late_removes_nothing_of_the_second(backend: MemoryBackend) -> None:
+    rt = runtime()
+    run(deliver.start(rt, "light", "l", None), backend)
+    late = ByHand(publish(Log(), rt, ["l"]), backend)
+    late.up_to(lambda effect: isinstance(effect, Transact) and isinstance(effect.writes[0], Delete))
+    run(control.purge(rt, "l", force=True), backend)
+    backend.sleep(10)
+    run(deliver.start(rt, "light", "l", None), backend)
+    late.finish()
+    backend.sleep(10)
+    run(publish(Log(), rt, ["l"]), backend)
+    assert [one["at_us"] for one in published(backend)] == sorted({one["at_us"] for one in published(backend)})
+    assert len(published(backend)) == 2 and items_of(backend, "l", "o/") == []
 
 
 def test_in_virtual_time_what_is_published_arrives_and_nothing_goes_in_a_circle() -> None:

@@ -19,7 +19,7 @@ import msgspec
 from casework.errors import AppendStopped, CaseworkError, CorruptItem, StoreError
 from casework.executions.runtime import Publish, Runtime
 from casework.executions.state import State, short_birth
-from casework.kernel.conditions import present
+from casework.kernel.conditions import absent, any_of, equals, present
 from casework.kernel.effects import Query
 from casework.kernel.items import Delete, Item, Put, Update
 from casework.kernel.programs import Program, all_reads, now, transact, write
@@ -71,24 +71,30 @@ def delivery_puts(
         body = {"execution": id, "machine": machine, "version": version, "at_us": at_us, **one}
         text = msgspec.json.encode(body).decode()
         if group and size + len(text) > ITEM_BYTES:
-            puts.append(_put(publish, id, version, len(puts), group, at_us, buckets))
+            puts.append(_put(publish, state, len(puts), group, at_us, buckets))
             group, size = [], 0
         group.append([op_id(state, number), text])
         size += len(text.encode())
-    puts.append(_put(publish, id, version, len(puts), group, at_us, buckets))
+    puts.append(_put(publish, state, len(puts), group, at_us, buckets))
     return puts
 
 
-def _put(
-    publish: Publish, id: str, version: int, part: int, group: list[list[str]], at_us: int, buckets: int
-) -> Put:  # fmt: skip
+def _put(publish: Publish, state: State, part: int, group: list[list[str]], at_us: int, buckets: int) -> Put:
     return Put(
         EXECUTIONS,
         {
-            "id": id, "sort": f"o/{version:016d}/{part:04d}", "format": FORMAT, "stream": publish.stream,
-            "ops": msgspec.json.encode(group).decode(), "pending": f"work/{bucket_of(id, buckets)}", "rank_us": at_us,
+            "id": state.id, "sort": f"o/{state.version:016d}/{part:04d}", "format": FORMAT, "stream": publish.stream,
+            "born_us": state.created_at_us, "ops": msgspec.json.encode(group).decode(),
+            "pending": f"work/{bucket_of(state.id, buckets)}", "rank_us": at_us,
         },
     )  # fmt: skip
+
+
+def _delete(item: Item) -> Delete:
+    """Removes what was delivered, once more does no harm; not what the id's next life stored at the same place."""
+    born_us = item.get("born_us")
+    same = absent("born_us") if born_us is None else equals("born_us", born_us)
+    return Delete(EXECUTIONS.key_of(item), any_of(absent(), same))
 
 
 def deliver(log: Log, rt: Runtime, ids: Sequence[str]) -> Program[int]:
@@ -115,7 +121,7 @@ def deliver(log: Log, rt: Runtime, ids: Sequence[str]) -> Program[int]:
             yield from append(log, stream, ops)
             count += len(ops)
             for start in range(0, len(items), 90):
-                yield from transact([Delete(EXECUTIONS.key_of(item)) for item in items[start : start + 90]])
+                yield from transact([_delete(item) for item in items[start : start + 90]])
         except (AppendStopped, StoreError, CaseworkError) as error:
             log_.warning("publishing to %r: %s: %s", stream, type(error).__name__, error)
             yield from _put_off(items, f"{type(error).__name__}: {error}")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from casework.app import sync
 from casework.backends.memory import MemoryBackend
 from casework.backends.threaded import ThreadedBackend
 from casework.executions.membership import WORKERS
+from casework.executions.worker import Bell
 from casework.kernel.effects import Query
 from casework.kernel.schema import REGISTRY
 
@@ -73,3 +75,18 @@ def test_so_does_who_waits_on_the_loop() -> None:
                         await app.wait("x")
 
     asyncio.run(main())
+
+
+def test_two_workers_of_one_process_may_answer_one_bell() -> None:
+    bell = Bell()
+
+    class Shared(collections.deque[str]):
+        """The other worker takes the last one just before."""
+
+        def popleft(self) -> str:
+            self.clear()
+            return super().popleft()
+
+    bell._ids = Shared(["x"])
+    assert bell.rung(10) == []
+    assert not bell.flag.is_set

@@ -145,6 +145,17 @@ def test_a_commit_that_somebody_else_overtook_is_not_taken_for_its_own(watched: 
     assert exe.version == 1
 
 
+def test_a_purge_that_is_late_removes_nothing_of_the_ids_next_life(watched: WatchedBackend) -> None:
+    store = ExecutionStore(watched)
+    store.commit(StoredExecution("x", "data"), trace={"n": 1})
+    late = ByHand(programs.purge(Shared(16), "x", 1), watched).up_to(lambda effect: isinstance(effect, Transact))
+    assert store.purge("x", 1)
+    watched.sleep(1)
+    store.commit(StoredExecution("x", "data"), trace={"n": 2})
+    assert late.finish() is False
+    assert [entry["n"] for entry in store.read_trace("x")] == [2]
+
+
 def test_what_cannot_be_read_is_said_and_left_as_it_is(watched: WatchedBackend) -> None:
     store = ExecutionStore(watched)
     store.save(StoredExecution("x", "data"))

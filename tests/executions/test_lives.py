@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from casework.backends.drive import run
+from casework.errors import Contention, OutcomeUnknown
+from casework.executions.control import purge
 from casework.executions.mailbox import Mail
 from casework.executions.tasks import attempt_failed, claim_task, finish_task
 from casework.kernel.effects import Transact
-from casework.kernel.items import Put
+from casework.kernel.items import Delete, Put
 from casework.kernel.schema import EXECUTIONS
 from tests.executions.test_tasks import claim, place_of, with_task
 from tests.executions.watching import ByHand, items_of, overwrite, work
@@ -77,3 +81,26 @@ def test_mails_tell_their_task() -> None:
     (item,) = items_of(backend, "p", "e/")
     assert task.key in str(item["mails"]) and Mail("x").id == ""
     assert EXECUTIONS.key_of(item).partition == "p"
+
+
+def test_a_purge_that_is_late_removes_nothing_of_the_second_life() -> None:
+    app, backend, place = with_task()
+    late = ByHand(purge(app.core.rt, "p", force=True), backend)
+    late.up_to(lambda effect: isinstance(effect, Transact) and Delete(place) in effect.writes)
+    app.purge("p", force=True)
+    app.start("pay", id="p")
+    with pytest.raises(Contention, match="started again"):
+        late.finish()
+    assert place_of(backend, "p") == place
+    late = ByHand(purge(app.core.rt, "p", force=True), backend)
+    late.up_to(lambda effect: isinstance(effect, Transact) and Delete(place) in effect.writes)
+    assert app.purge("p", force=True) == 2
+    assert late.finish() == 1, "the other one did it all but for the mark"
+
+
+def test_a_purge_whose_answer_is_lost_gets_done() -> None:
+    app, backend, place = with_task()
+    first = ByHand(purge(app.core.rt, "p", force=True), backend)
+    first.up_to(lambda effect: isinstance(effect, Transact) and Delete(place) in effect.writes)
+    first.lose_answer(OutcomeUnknown("lost"), applied=True)
+    assert first.finish() == 2 and items_of(backend, "p") == []

@@ -20,10 +20,12 @@ from casework.executions.publish import deliver as publish
 from casework.executions.runtime import Options, Publish, Runtime
 from casework.executions.worker import Worker, sweep
 from casework.kernel.effects import Transact
+from casework.kernel.items import Delete
 from casework.statechart import Machine
 from casework.streams.log import Log
 from casework.streams.read import read_page
 from tests.executions.stepping import LosesAnswers, Stepped, Torn, fresh_backend, items_of
+from tests.executions.watching import ByHand
 
 LIGHT = """
 id: light
@@ -155,6 +157,35 @@ def test_an_execution_is_purged_only_when_what_it_published_has_reached_its_stre
     run(control.terminate(rt, "l"), backend)
     run(control.purge(rt, "l"), backend)
     assert published(backend)[0]["version"] == 1 and items_of(backend, "l") == []
+
+
+@pytest.mark.parametrize("id", ["l", "l" * 512])
+def test_each_life_of_an_id_is_published_whatever_the_length_of_the_id(backend: MemoryBackend, id: str) -> None:
+    rt = runtime()
+    for _ in range(2):
+        run(deliver.start(rt, "light", id, None), backend)
+        drive(rt, backend, id, "Go")
+        run(control.terminate(rt, id), backend)
+        run(control.purge(rt, id), backend)
+        backend.sleep(10)
+    assert [(one["version"], one["to"]) for one in published(backend)] == [
+        (1, ["red"]), (2, ["green"]), (1, ["red"]), (2, ["green"]),
+    ]  # fmt: skip
+
+
+def test_a_delivery_of_the_first_life_that_comes_late_removes_nothing_of_the_second(backend: MemoryBackend) -> None:
+    rt = runtime()
+    run(deliver.start(rt, "light", "l", None), backend)
+    late = ByHand(publish(Log(), rt, ["l"]), backend)
+    late.up_to(lambda effect: isinstance(effect, Transact) and isinstance(effect.writes[0], Delete))
+    run(control.purge(rt, "l", force=True), backend)
+    backend.sleep(10)
+    run(deliver.start(rt, "light", "l", None), backend)
+    late.finish()
+    backend.sleep(10)
+    run(publish(Log(), rt, ["l"]), backend)
+    assert [one["at_us"] for one in published(backend)] == sorted({one["at_us"] for one in published(backend)})
+    assert len(published(backend)) == 2 and items_of(backend, "l", "o/") == []
 
 
 def test_in_virtual_time_what_is_published_arrives_and_nothing_goes_in_a_circle() -> None:

@@ -190,10 +190,10 @@ def _spill_without_wake(self: State) -> Any:
 _wakes_at = State.wakes_at
 
 
-def _forgets_the_rest(rt: Any, state: State, caused: Sequence[Any], fans: Sequence[Any]) -> Any:
+def _forgets_the_rest(rt: Any, state: State, caused: Sequence[Any], fans: Sequence[Any], recalls: Sequence[Any]) -> Any:
     """Of what does not fit, only the first part is kept."""
     cut = [msgspec.structs.replace(fan, inputs=fan.inputs[: rt.options.spill_part]) for fan in fans]
-    return _spill_writes(rt, state, caused, cut)
+    return _spill_writes(rt, state, caused, cut, recalls)
 
 
 _spill_writes = spill.spill_writes

@@ -18,7 +18,7 @@ from tests.simulation.test_planted_faults import FAULTS
 
 LOST = Faults(lost=1.0)
 UNKNOWN = Faults(unknown=1.0)
-CRASHES = Faults(crash=1.0)
+STUMBLES = Faults(crash=1.0, pause=1.0)
 INDEX_LAG = Faults(index_lag=8)
 CONFLICTS = Faults(conflict=1.0, slow=1.0)
 
@@ -126,7 +126,7 @@ each_small = pytest.mark.parametrize(
 
 
 def run_all(scenario: Any, plain: int, faulty: int) -> None:
-    for faults in (NONE, LOST, UNKNOWN, CRASHES, INDEX_LAG, CONFLICTS):
+    for faults in (NONE, LOST, UNKNOWN, STUMBLES, INDEX_LAG, CONFLICTS):
         bound = plain if faults is NONE else faulty
         report, is_complete = explore_all(scenario, faults=faults, deviations_max=bound, runs_max=2_000_000)
         assert report.failure is None, f"{report.failure.problem}, decisions {report.failure.choices}"
@@ -168,7 +168,7 @@ def test_a_planted_fault_is_found_without_luck(name: str) -> None:
     ((scenario, plain, faulty),) = [small for small in SMALL if issubclass(small[0], fault.scenario)]
     impatient = type(scenario.__name__, (scenario,), {"steps_max": 6000})
     with fault.plant():
-        for faults in (NONE, LOST, UNKNOWN, CRASHES, INDEX_LAG, CONFLICTS):
+        for faults in (NONE, LOST, UNKNOWN, STUMBLES, INDEX_LAG, CONFLICTS):
             bound = plain if faults is NONE else faulty
             report, _ = explore_all(impatient, faults=faults, deviations_max=bound)
             if report.failure is not None:

@@ -211,6 +211,27 @@ def test_a_query_can_see_its_first_items_earlier_than_its_last_ones() -> None:
     assert seen(Faults(torn_reads=1.0)) == {(0, 0), (1, 0), (1, 1), (0, 1)}, "b after a was written, a before"
 
 
+def test_pages_that_follow_each_other_hand_out_no_item_twice() -> None:
+    def write(notes: list[Any]) -> Program:
+        yield Transact([put("a", v=1), put("b", v=1)])
+
+    def page_through(notes: list[Any]) -> Program:
+        seen: list[Any] = []
+        after = None
+        while True:
+            page = yield Query(ITEMS, "p", limit=2, after=after)
+            seen += [item["sort"] for item in page.items]
+            after = page.next
+            if after is None:
+                break
+        notes.append(("seen", tuple(seen)))
+
+    before = [put("c", v=0), put("d", v=0), put("e", v=0)]
+    ways = {o["seen"] for o in outcomes(play(write, page_through, faults=Faults(torn_reads=0.8), before=before))}
+    assert {tuple("cde"), tuple("bcde"), tuple("abcde")} <= ways
+    assert all(list(way) == sorted(set(way)) for way in ways)
+
+
 def test_a_batch_of_gets_sees_each_item_at_an_instant_of_its_own() -> None:
     def write(notes: list[Any]) -> Program:
         yield Write(put("a", v=1))

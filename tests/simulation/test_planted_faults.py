@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import Any
 
@@ -38,6 +39,9 @@ FAULTS = (
 SEEDS_MAX = 6000
 """A fault that is not found within so many seeds fails the test; medians stand far below."""
 
+MISFIT = re.compile(r"raised (TypeError|AttributeError|NameError|ImportError)")
+"""What a planted fault does that was written for other code: everybody would find that."""
+
 
 class Impatient:
     """A scenario that is stuck earlier: a fault that stops everything is seen sooner. The sound one still ends."""
@@ -59,6 +63,7 @@ def test_a_planted_fault_in_our_programs_is_caught(fault: Fault) -> None:
     with fault.plant():
         report = found(fault.scenario, SEEDS_MAX)
     assert report.failure is not None, f"{fault.name}: not found by {report.runs} seeds of {report.scenario}"
+    assert not MISFIT.search(report.failure.problem), f"{fault.name} does not fit the code: {report.failure.problem}"
 
 
 @pytest.mark.parametrize("design", MISTAKES, ids=lambda design: design.__name__)

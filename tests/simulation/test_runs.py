@@ -18,10 +18,14 @@ from casework.kernel.items import Put, Table, Update
 from casework.kernel.programs import get, race, run_together, sleep, spawn, transact, write
 from casework.simulation.carrier import Process
 from casework.simulation.checkers import Operation, not_linearizable, read_problems
+from casework.simulation.choices import Choices
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.runner import Scenario, explore, explore_all, run_once
+from casework.simulation.scenarios import components, executions, lifecycle, races, streams, truncation
 from casework.simulation.scenarios.executions import ALL, Mailbox
+from casework.simulation.scenarios.idempotency import SCENARIOS
 from casework.simulation.scenarios.records import cell
+from casework.simulation.schedules import Explorer
 from casework.simulation.world import World
 
 NUMBERS = Table(name="numbers", partition="id")
@@ -90,11 +94,15 @@ def test_the_same_seed_gives_the_same_run_under_any_hash_seed() -> None:
     assert found == {digest_of_runs() + "\n"}
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_run_replayed_from_its_decisions_is_the_same(seed: int) -> None:
-    run = run_once(Mailbox, seed, records=True)
-    again = run_once(Mailbox, seed, replay=run.choices, records=True)
-    assert (again.problem, again.steps, again.timeline) == (run.problem, run.steps, run.timeline)
+EVERY = (*executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *streams.ALL, *truncation.ALL, *SCENARIOS)
+
+
+@pytest.mark.parametrize("scenario", EVERY, ids=[scenario.__name__ for scenario in EVERY])
+def test_a_run_replayed_from_its_decisions_is_the_same(scenario: Any) -> None:
+    for seed in range(3):
+        run = run_once(scenario, seed, records=True)
+        again = run_once(scenario, seed, replay=run.choices, records=True)
+        assert (again.problem, again.steps, again.timeline) == (run.problem, run.steps, run.timeline)
 
 
 def test_another_seed_gives_another_run() -> None:
@@ -118,6 +126,72 @@ def test_every_schedule_of_a_small_scenario_is_run() -> None:
     assert report.runs == 6, "two steps of one and two of the other: six ways to interleave them"
     report, _ = explore_all(LostUpdate, faults=NONE)
     assert report.failure is not None
+
+
+class Deaths(Guarded):
+    """Counts them as problems."""
+
+    name = "deaths"
+
+    def problems(self) -> Iterable[str]:
+        return [f"{process.name} died" for process in self.world.processes if process.starts_n > 1]
+
+
+def test_a_fault_that_cannot_happen_happens_neither_in_a_replay_nor_where_every_run_is_run() -> None:
+    report, is_complete = explore_all(Deaths, faults=Faults(pause=0.1), deviations_max=2)
+    assert report.failure is None
+    assert is_complete
+    assert run_once(Deaths, 0, faults=Faults(pause=0.1), replay=[0, 1, 1, 1]).problem == ""
+    report, _ = explore_all(Deaths, faults=Faults(pause=0.1, crash=0.1), deviations_max=1)
+    assert report.failure is not None
+
+
+def decisions_of(choices: Choices, tree: int) -> tuple[int, ...]:
+    """A few decisions, each of a kind and with a bound that depend on those before."""
+    made: list[int] = []
+    while len(made) < 5:
+        dice = hashlib.sha256(repr((tree, made)).encode()).digest()
+        if dice[0] % 4 == 0:
+            made.append(choices.below(1 + dice[1] % 4))
+        elif dice[0] % 4 == 1:
+            made.append(choices.which(dice[1] % 2 / 10, dice[2] % 2 / 10))
+        elif dice[0] % 4 == 2:
+            made.append(choices.happens(dice[1] % 2 / 10))
+        else:
+            break
+    return tuple(made)
+
+
+class Prefix(Choices):
+    """The decisions of a list; behind its end it says how many there are to choose from."""
+
+    def replayed(self, bound: int) -> int:
+        if len(self.made) == len(self._replay or ()):
+            raise LookupError(bound)
+        return super().replayed(bound)
+
+
+def every_run(tree: int, deviations_max: int) -> list[tuple[int, ...]]:
+    """By brute force."""
+    found, waiting = [], [[]]  # type: ignore[var-annotated]
+    while waiting:
+        prefix = waiting.pop()
+        if sum(map(bool, prefix)) > deviations_max:
+            continue
+        try:
+            found.append(decisions_of(Prefix(0, prefix), tree))
+        except LookupError as more:
+            waiting += [[*prefix, choice] for choice in range(more.args[0])]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("deviations_max", [0, 1, 2, 5])
+def test_every_run_within_the_bound_is_run_exactly_once(deviations_max: int) -> None:
+    for tree in range(50):
+        explorer = Explorer(10_000, deviations_max)
+        runs = [decisions_of(choices, tree) for choices in explorer]
+        assert explorer.is_complete
+        assert sorted(runs) == every_run(tree, deviations_max)
 
 
 def test_a_report_says_how_fast_it_was() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from casework.backends.sqlite import SqliteBackend, reaping
+from casework.backends.sqlite.layout import Layout
 from casework.backends.surroundings import VirtualClock
+from casework.errors import Unavailable
 from casework.kernel.effects import Get, Write
 from casework.kernel.items import Put, Table
 
@@ -86,3 +90,48 @@ def test_a_row_that_cannot_be_read_stays_and_stops_nothing(backend: SqliteBacken
     assert stored(backend, "expiring") == 2
     write_for_a_while(backend, 5)
     assert stored(backend, "expiring") == 1
+
+
+class SlowFile:
+    """Its reader takes as long as it is told, and then there is none."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_answer = threading.Event(), threading.Event()
+        self.asked_n = 0
+
+    def reader(self) -> Any:
+        self.asked_n += 1
+        self.is_asked.set()
+        assert self.may_answer.wait(10)
+        raise Unavailable("the disk is gone")
+
+
+def test_one_thread_looks_at_a_time_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaping, "EVERY_S", 0.0)
+    file, clock = SlowFile(), VirtualClock()
+    reaper = reaping.Reaper(file, lambda deletes: None)  # type: ignore[arg-type]
+    first = threading.Thread(target=reaper.after_write, args=([Layout(EXPIRING)], clock.now))
+    first.start()
+    assert file.is_asked.wait(10)
+    reaper.after_write([Layout(EXPIRING)], clock.now)
+    assert file.asked_n == 1
+    file.may_answer.set()
+    first.join()
+    reaper.after_write([Layout(EXPIRING)], clock.now)
+    assert file.asked_n == 2
+
+
+def test_a_table_that_another_thread_meets_meanwhile_does_no_harm() -> None:
+    known: set[Any] = set()
+
+    class Meeting:
+        """A layout; while one looks at it, another table comes to be known."""
+
+        @property
+        def table(self) -> Table:
+            known.add(object())
+            return FOREVER
+
+    known |= {Meeting(), Meeting()}
+    reaping.Reaper(SlowFile(), lambda deletes: None).after_write(known, VirtualClock().now)  # type: ignore[arg-type]
+    assert len(known) == 4

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from casework.errors import StepLimit
-from casework.statechart import Machine
+from casework.statechart import MAX_MICROSTEPS, Machine
+from casework.statechart.loops import FOLLOWED_MAX
 from casework.statechart.step import start
 
 
@@ -68,3 +69,20 @@ def test_what_a_guard_an_event_a_delay_or_the_end_stops_is_no_finding(text: str)
 def test_timers_without_delay_that_go_round_are_a_warning(text: str, way: str) -> None:
     (found,) = findings(text)
     assert found.startswith("warning: m.yaml:") and f"without delay go round without end: {way} (" in found
+
+
+def test_circles_side_by_side_that_meet_again_after_thousands_of_steps_are_found_at_once() -> None:
+    def circle(name: str, count: int) -> dict[str, object]:
+        return {
+            "initial": f"{name}0",
+            "states": {f"{name}{n}": {"always": f"{name}{(n + 1) % count}"} for n in range(count)},
+        }
+
+    regions = {name: circle(name, count) for name, count in zip("abcd", (7, 8, 9, 11), strict=True)}
+    machine = Machine.from_dict({"id": "m", "type": "parallel", "states": regions})
+    found, *_ = machine.check()
+    assert found.severity == "error" and "eventless transitions go round for ever" in found.text
+    assert len(found.text) < 1000
+    with pytest.raises(StepLimit):
+        start(machine, None, 0)
+    assert FOLLOWED_MAX == MAX_MICROSTEPS

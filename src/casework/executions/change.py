@@ -469,7 +469,7 @@ class Change:
             return []
         publish = self.rt.options.publish[self.machine.name]
         buckets = self.rt.options.buckets
-        puts = delivery_puts(publish, new.id, self.machine.name, new.version, self.now_us, self.published, buckets)
+        puts = delivery_puts(publish, new, self.machine.name, self.now_us, self.published, buckets)
         self.data.sent += [(new.id, str(put.item["sort"])) for put in puts]
         return puts
 
@@ -483,7 +483,8 @@ class Change:
                 "id": self.state.id,
                 "sort": sort,
                 "format": FORMAT,
-                "expires_at_s": self.now_us // 1_000_000 + (self.rt.options.dedupe_window_s or 0),
+                # No sooner than the window ends: the clock's error, and what is left of the second, count for it.
+                "expires_at_s": self.now.latest_us // 1_000_000 + 1 + (self.rt.options.dedupe_window_s or 0),
             },
             absent() if stale is None else equals("expires_at_s", stale),
         )

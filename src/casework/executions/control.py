@@ -6,7 +6,7 @@ or wins it, nothing in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -20,8 +20,7 @@ from casework.executions.runtime import RACES, Parked, Runtime, machine_of, stor
 from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
 from casework.executions.state import STATE, Data, State, decode_data, decode_timers
-from casework.kernel.conditions import equals
-from casework.kernel.items import Delete, Key, Put
+from casework.kernel.items import Check, Delete, Key, Put
 from casework.kernel.programs import Program, call, get, now, query, sleep, token, transact, write
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, rearm
@@ -282,16 +281,33 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
     if left.items and not force:
         raise Contention(f"what execution {id!r:.200} published could not be delivered yet; purge it again later")
     deleted = 0
-    while True:
-        page = yield from query(EXECUTIONS, id, limit=91)
-        keys = [Key(EXECUTIONS, id, item["sort"]) for item in page.items if item["sort"] != STATE]  # type: ignore[arg-type]
-        if not keys:
-            break
-        yield from transact([Delete(key) for key in keys[:90]])
-        deleted += len(keys[:90])
     try:
-        yield from transact([Delete(state.key, equals("status", "purging"))])
+        while True:
+            page = yield from query(EXECUTIONS, id, limit=91)
+            keys = [Key(EXECUTIONS, id, item["sort"]) for item in page.items if item["sort"] != STATE]  # type: ignore[arg-type]
+            if not keys:
+                break
+            yield from _delete_part(state, keys[:90])
+            deleted += len(keys[:90])
+        yield from transact([Delete(state.key, state.unchanged())])
     except (ConditionFailed, OutcomeUnknown):
         if (yield from get(state.key)) is not None:
             raise Contention(f"execution {id!r:.200} was started again while it was purged") from None
     return deleted + 1
+
+
+def _delete_part(state: State, keys: Sequence[Key]) -> Program[None]:
+    """Delete a part of what is purged, while the state says so: another purge may be done with it, and the id's next
+    life has its messages and tasks at the same places.
+    """
+    lost = 0
+    while True:
+        try:
+            yield from transact([Check(state.key, state.unchanged()), *(Delete(key) for key in keys)])
+            return
+        except (Contention, OutcomeUnknown):
+            lost += 1
+            if RACES.gives_up(lost, 0):
+                raise
+            dice = yield from token()
+            yield from sleep(RACES.pause_s(lost, dice))

@@ -1,14 +1,15 @@
 """Publishing: an execution's transitions, or chosen events, in a stream, once and in the order of its commits.
 
 What is published is decided in the transition and stored with it, as an item ``o/...`` in the execution's own partition
-(promise P1). A worker appends it to the stream under ids made of execution, version and position, so that a repeat
-changes nothing, and removes it afterwards. It takes an execution's items in order, so a later one is never appended
-before an earlier one; and a commit on a state that was only read checks the last item, so that items become visible in
-order as well.
+(promise P1). A worker appends it to the stream under ids made of execution, birth, version and position, so that a
+repeat changes nothing, and removes it afterwards. It takes an execution's items in order, so a later one is never
+appended before an earlier one; and a commit on a state that was only read checks the last item, so that items become
+visible in order as well.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,13 +18,14 @@ import msgspec
 
 from casework.errors import AppendStopped, CaseworkError, CorruptItem, StoreError
 from casework.executions.runtime import Publish, Runtime
-from casework.kernel.conditions import present
+from casework.executions.state import State, short_birth
+from casework.kernel.conditions import absent, any_of, equals, present
 from casework.kernel.effects import Query
 from casework.kernel.items import Delete, Item, Put, Update
 from casework.kernel.programs import Program, all_reads, now, transact, write
 from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
 from casework.streams.append import append
-from casework.streams.log import Log, Op
+from casework.streams.log import OP_ID_BYTES_MAX, Log, Op
 
 log_ = logging.getLogger("casework.worker")
 
@@ -45,10 +47,23 @@ def entry(publish: Publish, event_type: str, data: Any, before: Sequence[str], a
     return {**found, "data": data} if publish.data and data is not None else found
 
 
+def op_id(state: State, number: int) -> str:
+    """The id of one operation that the commit of ``state`` publishes.
+
+    The time of birth is a part of it: an id that was purged and is started again must not meet what its first life
+    published. Execution ids may be as long as operation ids; such ones are hashed.
+    """
+    id = f"{state.id}-{short_birth(state.created_at_us)}/{state.version}/{number}"
+    if len(id.encode()) <= OP_ID_BYTES_MAX:
+        return id
+    return f"~{hashlib.blake2b(id.encode(), digest_size=24).hexdigest()}"
+
+
 def delivery_puts(
-    publish: Publish, id: str, machine: str, version: int, at_us: int, entries: Sequence[Any], buckets: int
+    publish: Publish, state: State, machine: str, at_us: int, entries: Sequence[Any], buckets: int
 ) -> list[Put]:
-    """The items that a commit stores of what it publishes."""
+    """The items that the commit of ``state`` stores of what it publishes."""
+    id, version = state.id, state.version
     puts: list[Put] = []
     group: list[list[str]] = []
     size = 0
@@ -56,24 +71,30 @@ def delivery_puts(
         body = {"execution": id, "machine": machine, "version": version, "at_us": at_us, **one}
         text = msgspec.json.encode(body).decode()
         if group and size + len(text) > ITEM_BYTES:
-            puts.append(_put(publish, id, version, len(puts), group, at_us, buckets))
+            puts.append(_put(publish, state, len(puts), group, at_us, buckets))
             group, size = [], 0
-        group.append([f"{id}/{version}/{number}", text])
+        group.append([op_id(state, number), text])
         size += len(text.encode())
-    puts.append(_put(publish, id, version, len(puts), group, at_us, buckets))
+    puts.append(_put(publish, state, len(puts), group, at_us, buckets))
     return puts
 
 
-def _put(
-    publish: Publish, id: str, version: int, part: int, group: list[list[str]], at_us: int, buckets: int
-) -> Put:  # fmt: skip
+def _put(publish: Publish, state: State, part: int, group: list[list[str]], at_us: int, buckets: int) -> Put:
     return Put(
         EXECUTIONS,
         {
-            "id": id, "sort": f"o/{version:016d}/{part:04d}", "format": FORMAT, "stream": publish.stream,
-            "ops": msgspec.json.encode(group).decode(), "pending": f"work/{bucket_of(id, buckets)}", "rank_us": at_us,
+            "id": state.id, "sort": f"o/{state.version:016d}/{part:04d}", "format": FORMAT, "stream": publish.stream,
+            "born_us": state.created_at_us, "ops": msgspec.json.encode(group).decode(),
+            "pending": f"work/{bucket_of(state.id, buckets)}", "rank_us": at_us,
         },
     )  # fmt: skip
+
+
+def _delete(item: Item) -> Delete:
+    """Removes what was delivered, once more does no harm; not what the id's next life stored at the same place."""
+    born_us = item.get("born_us")
+    same = absent("born_us") if born_us is None else equals("born_us", born_us)
+    return Delete(EXECUTIONS.key_of(item), any_of(absent(), same))
 
 
 def deliver(log: Log, rt: Runtime, ids: Sequence[str]) -> Program[int]:
@@ -100,7 +121,7 @@ def deliver(log: Log, rt: Runtime, ids: Sequence[str]) -> Program[int]:
             yield from append(log, stream, ops)
             count += len(ops)
             for start in range(0, len(items), 90):
-                yield from transact([Delete(EXECUTIONS.key_of(item)) for item in items[start : start + 90]])
+                yield from transact([_delete(item) for item in items[start : start + 90]])
         except (AppendStopped, StoreError, CaseworkError) as error:
             log_.warning("publishing to %r: %s: %s", stream, type(error).__name__, error)
             yield from _put_off(items, f"{type(error).__name__}: {error}")

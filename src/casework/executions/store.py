@@ -23,7 +23,7 @@ from casework.executions.store_items import OutboxEntry, Page, SpawnEntry, Store
 from casework.executions.trace import entry_writes, read_trace
 from casework.kernel.conditions import Condition, absent, all_of, equals
 from casework.kernel.effects import GetMany, Query
-from casework.kernel.items import AnyWrite, Delete, Item, Key, Put, Update
+from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Update
 from casework.kernel.limits import MAX_TRANSACTION_WRITES
 from casework.kernel.programs import (
     Program,
@@ -514,18 +514,23 @@ def purge(shared: Shared, id: str, version: int) -> Program[bool]:
             yield from write(mark)
         except ConditionFailed:
             return False
-    yield from _delete_rest(id)
+        state = {**state, "version": version + 1}
+    # As it was marked: another purge may be done meanwhile, and the id in use again.
+    born_us = state.get("created_at_us")
+    same = absent("created_at_us") if born_us is None else equals("created_at_us", born_us)
+    marked = all_of(equals("status", "purging"), equals("version", state["version"]), same)
     try:
-        yield from transact([Delete(EXECUTIONS.key(id, STATE), equals("status", "purging"))])
+        yield from _delete_rest(id, marked)
+        yield from transact([Delete(EXECUTIONS.key(id, STATE), marked)])
     except ConditionFailed:
         return False
     return True
 
 
-def _delete_rest(id: str) -> Program[None]:
+def _delete_rest(id: str, marked: Condition) -> Program[None]:
     while True:
         page = yield from query(EXECUTIONS, id, limit=91)
         keys = [Key(EXECUTIONS, id, str(item["sort"])) for item in page.items if item["sort"] != STATE]
         if not keys:
             return
-        yield from transact([Delete(key) for key in keys[:90]])
+        yield from transact([Check(EXECUTIONS.key(id, STATE), marked), *(Delete(key) for key in keys[:90])])

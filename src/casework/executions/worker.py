@@ -69,8 +69,9 @@ class Bell:
         if not rung:
             return []
         ids: dict[str, None] = {}
-        while rung and len(ids) < most:
-            ids[rung.popleft()] = None
+        with contextlib.suppress(IndexError):  # another worker of this process may take the last one
+            while rung and len(ids) < most:
+                ids[rung.popleft()] = None
         if rung:
             self.flag.set()
         return list(ids)

@@ -60,14 +60,16 @@ class Choices:
         return value
 
     def which(self, first: float, second: float) -> int:
-        """1 or 2, with the probability of each, or 0 for neither. Draws nothing when nothing can be."""
-        chance = first + second
-        if not chance:
-            return 0
+        """1 or 2, with the probability of each, or 0 for neither. Draws nothing when nothing can be.
+
+        What cannot happen is no choice: a replay, and whoever tries all choices, would let it happen.
+        """
+        if not first or not second:
+            return int(self.happens(first)) or 2 * self.happens(second)
         if self._replay is not None:
             return self.replayed(3)
         value = self.random()
-        which = 0 if value >= chance else 1 if value < first else 2
+        which = 0 if value >= first + second else 1 if value < first else 2
         self._note(which)
         return which
 

@@ -334,7 +334,8 @@ def _torn(query: Query, before: list[Item], split: int, after: Page) -> Page:
     else:
         late = [item for item in after.items if item[sort] >= border]  # type: ignore[operator]
     items = early + late
-    if query.limit is not None and len(items) > query.limit:
+    ends_before = after.next is not None and not late  # its cursor is not behind what was seen first
+    if ends_before or (query.limit is not None and len(items) > query.limit):
         return after
     return Page(items, after.next)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,7 +94,7 @@ def _effect(effect: Effect) -> str:
     if isinstance(effect, Transact):
         return "transact " + " + ".join(_write(write) for write in effect.writes[:6])
     if isinstance(effect, Call):
-        return f"call {getattr(effect.function, '__name__', effect.function)}"
+        return f"call {getattr(effect.function, '__name__', None) or _shown(effect.function)}"
     if isinstance(effect, All):
         return " and ".join(_effect(read) for read in effect.reads[:4]) + (", ..." if len(effect.reads) > 4 else "")
     return type(effect).__name__.lower()
@@ -137,4 +138,12 @@ def _answer(value: Any) -> str:
         return " and ".join(_answer(one) for one in value[:4]) + (", ..." if len(value) > 4 else "")
     if isinstance(value, CaseworkError):
         return f"{type(value).__name__}: {value}"
-    return f"{value!r:.80}"
+    return _shown(value)
+
+
+def _shown(value: object) -> str:
+    """A value without an address in memory, which is another one in a replay."""
+    return _ADDRESS.sub("", repr(value))[:80]
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

@@ -343,8 +343,7 @@ class World:
     def _stumble(self, actor: Task, process: Process, fault: int) -> None:
         """Let a process die (1) or stand still (2) instead of taking a step."""
         if fault == 1:
-            if process.may_crash:  # a replay's decisions may have been made for another one
-                self.crash(process)
+            self.crash(process)
             return
         process.paused_until_us = self.now_us + int(self.faults.pause_s_max * 1e3 * (1 + self.choices.below(1000)))
         if process.clock is not None and self.choices.happens(0.5):

@@ -45,6 +45,10 @@ class Problem(NamedTuple):
         return f"{self.severity}: {self.text}"
 
 
+SHOWN_MAX = 12
+"""So many configurations of a loop are shown."""
+
+
 def check_machine(machine: Checked) -> list[Problem]:
     """All findings, errors first."""
     reached = _reached(machine)
@@ -137,7 +141,10 @@ def _unreachable(machine: Checked, reached: set[StateNode]) -> list[Problem]:
 def _loops(machine: Checked, reached: set[StateNode]) -> list[Problem]:
     found = []
     for loop in loops(machine.tables, [state for state in machine.tables.states if state in reached]):
-        way = " -> ".join(loop.names)
+        names = loop.names
+        if len(names) > SHOWN_MAX:
+            names = [*names[: SHOWN_MAX - 1], f"... {len(names) - SHOWN_MAX} more ...", names[-1]]
+        way = " -> ".join(names)
         if loop.has_timer:
             text = f"timers without delay go round without end: {way} (give one of them a delay)"
             found.append(Problem("warning", f"{_at(machine, loop.state)}: {text}"))

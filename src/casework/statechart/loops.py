@@ -8,12 +8,17 @@ eventless transitions alone cannot be stepped at all; one that does so through t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from casework.statechart.compile import Tables
 from casework.statechart.configuration import Candidates, Configuration
 from casework.statechart.moves import Move, fixed_move, resting_in
 from casework.statechart.nodes import StateNode
+
+FOLLOWED_MAX = 1000
+"""So many configurations are followed from one state: as many microsteps as a step may take (``MAX_MICROSTEPS``), so
+that eventless transitions that have not come round by then are as good as endless. Regions side by side can have
+cycles of thousands."""
 
 
 class Loop(NamedTuple):
@@ -30,23 +35,25 @@ class Loop(NamedTuple):
 def loops(tables: Tables, entered: Iterable[StateNode]) -> list[Loop]:
     """The loops that begin where one of the states is entered, each once."""
     found: list[Loop] = []
-    visited: set[Configuration] = set()
+    visited: set[Any] = set()
     for state in entered:
         if state.kind == "history":
             continue
-        path: dict[Configuration, bool] = {}
+        path: dict[Any, tuple[Configuration, bool]] = {}
         configuration: Configuration | None = resting_in(tables, state)
-        while configuration is not None and configuration not in visited:
-            visited.add(configuration)
+        while configuration is not None and configuration.key not in visited and len(path) < FOLLOWED_MAX:
+            visited.add(configuration.key)
             step = _successor(tables, configuration)
             if step is None:
                 break
-            path[configuration] = step[1]
+            path[configuration.key] = configuration, step[1]
             configuration = step[0].configuration
-        if configuration in path:
-            round_trip = list(path)[list(path).index(configuration) :]
-            names = [", ".join(each.paths) for each in (*round_trip, configuration)]
-            found.append(Loop(configuration.nodes[0], names, any(path[each] for each in round_trip)))
+        begin = 0 if configuration is None or configuration.key not in path else list(path).index(configuration.key)
+        part = list(path.values())[begin:]
+        has_timer = any(by_timer for _, by_timer in part)
+        if configuration is not None and (configuration.key in path or (len(path) == FOLLOWED_MAX and not has_timer)):
+            names = [", ".join(each.paths) for each in (*(each for each, _ in part), configuration)]
+            found.append(Loop(part[0][0].nodes[0], names, has_timer))
     return found
 
 

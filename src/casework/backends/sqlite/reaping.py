@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -30,22 +31,27 @@ class Reaper:
     def __init__(self, file: SqliteFile, delete: Callable[[Sequence[Delete]], None]) -> None:
         self._file = file
         self._delete = delete
+        self._turn = threading.Lock()
         self._due_s = 0.0
         self._laps: list[tuple[Layout, int]] = []
 
     def after_write(self, layouts: Collection[Layout], now: Callable[[], Instant]) -> None:
-        """Look at the next rows, if that is due. An error is let go; the next lap comes."""
-        if (steady_s := time.monotonic()) < self._due_s:
+        """Look at the next rows, if that is due and no other thread does. An error is let go; the next lap comes."""
+        if time.monotonic() < self._due_s or not self._turn.acquire(blocking=False):
             return
-        self._due_s = steady_s + EVERY_S
-        with contextlib.suppress(sqlite3.Error, CaseworkError):
-            expired = self._next(layouts, now().earliest_us // 1_000_000)
-            if expired:
-                self._delete(expired)
+        try:
+            self._due_s = time.monotonic() + EVERY_S
+            with contextlib.suppress(sqlite3.Error, CaseworkError):
+                expired = self._next(layouts, now().earliest_us // 1_000_000)
+                if expired:
+                    self._delete(expired)
+        finally:
+            self._turn.release()
 
     def _next(self, layouts: Collection[Layout], now_s: int) -> list[Delete]:
         if not self._laps:
-            self._laps = [(layout, -1) for layout in layouts if layout.table.ttl is not None]
+            # A copy: another thread may meet a table for the first time.
+            self._laps = [(layout, -1) for layout in tuple(layouts) if layout.table.ttl is not None]
             random.shuffle(self._laps)
         if not self._laps:
             return []

@@ -14,7 +14,7 @@ from casework.executions.runtime import Options
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.runner import explore_all
 from casework.simulation.scenarios import components, executions, idempotency, lifecycle, streams
-from tests.simulation.test_planted_faults import FAULTS
+from tests.simulation.test_planted_faults import FAULTS, MISFIT
 
 LOST = Faults(lost=1.0)
 UNKNOWN = Faults(unknown=1.0)
@@ -168,9 +168,10 @@ def test_a_planted_fault_is_found_without_luck(name: str) -> None:
     ((scenario, plain, faulty),) = [small for small in SMALL if issubclass(small[0], fault.scenario)]
     impatient = type(scenario.__name__, (scenario,), {"steps_max": 6000})
     with fault.plant():
-        for faults in (NONE, LOST, UNKNOWN, STUMBLES, INDEX_LAG, CONFLICTS):
-            bound = plain if faults is NONE else faulty
-            report, _ = explore_all(impatient, faults=faults, deviations_max=bound)
-            if report.failure is not None:
-                return
-    raise AssertionError(f"{name}: no run within the bound of {scenario.__name__} shows it")
+        reports = (
+            explore_all(impatient, faults=faults, deviations_max=plain if faults is NONE else faulty)[0]
+            for faults in (NONE, LOST, UNKNOWN, STUMBLES, INDEX_LAG, CONFLICTS)
+        )
+        failure = next((report.failure for report in reports if report.failure is not None), None)
+    assert failure is not None, f"{name}: no run within the bound of {scenario.__name__} shows it"
+    assert not MISFIT.search(failure.problem), f"{name} does not fit the code: {failure.problem}"

@@ -6,7 +6,8 @@ faults three of them are tried at every set of places, with lost answers and cra
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -102,47 +103,62 @@ class TwoWriters(streams.Appends):
     writers, callers, batches = 2, 1, 1
 
 
-SMALL: tuple[tuple[Any, int, int], ...] = (
-    # scenario, deviations without faults, deviations with each fault
-    (TwoSenders, 4, 2),
-    (OneStay, 4, 2),
-    (TwoWords, 3, 2),
-    (TwoKids, 2, 1),
-    (OneSuspension, 3, 2),
-    (TwoCallers, 4, 2),
-    (TwoEngines, 2, 1),
-    (TwoTransitions, 2, 1),
-    (TwoLives, 1, 1),
-    (OneRedrive, 3, 2),
-    (OneTimer, 3, 1),
-    (SmallSpill, 2, 1),
-    (TwoWriters, 2, 2),
+class Small(NamedTuple):
+    """A small scenario, and how many deviations are tried at all places."""
+
+    scenario: Any
+    plain: int
+    """Without faults."""
+    faulty: int
+    """With each fault."""
+    stumbles: int
+    """With deaths and pauses, which can be at every step."""
+
+    def runs(self, more: int = 0) -> Iterator[tuple[Faults, int]]:
+        """Each fault with its bound."""
+        yield NONE, self.plain + more
+        for faults in (LOST, UNKNOWN, INDEX_LAG, CONFLICTS):
+            yield faults, self.faulty + more
+        yield STUMBLES, self.stumbles + more
+
+
+SMALL = (
+    Small(TwoSenders, 4, 2, 2),
+    Small(OneStay, 3, 2, 1),
+    Small(TwoWords, 2, 2, 1),
+    Small(TwoKids, 1, 1, 1),
+    Small(OneSuspension, 3, 2, 2),
+    Small(TwoCallers, 4, 2, 2),
+    Small(TwoEngines, 2, 1, 1),
+    Small(TwoTransitions, 2, 1, 1),
+    Small(TwoLives, 1, 1, 1),
+    Small(OneRedrive, 3, 2, 1),
+    Small(OneTimer, 3, 1, 1),
+    Small(SmallSpill, 1, 1, 1),
+    Small(TwoWriters, 2, 2, 2),
 )
 
 
-each_small = pytest.mark.parametrize(
-    ("scenario", "plain", "faulty"), SMALL, ids=[scenario.__name__ for scenario, _, _ in SMALL]
-)
+each_small = pytest.mark.parametrize("small", SMALL, ids=[small.scenario.__name__ for small in SMALL])
 
 
-def run_all(scenario: Any, plain: int, faulty: int) -> None:
-    for faults in (NONE, LOST, UNKNOWN, STUMBLES, INDEX_LAG, CONFLICTS):
-        bound = plain if faults is NONE else faulty
-        report, is_complete = explore_all(scenario, faults=faults, deviations_max=bound, runs_max=2_000_000)
+def run_all(small: Small, more: int = 0) -> None:
+    for faults, bound in small.runs(more):
+        report, is_complete = explore_all(small.scenario, faults=faults, deviations_max=bound, runs_max=2_000_000)
         assert report.failure is None, f"{report.failure.problem}, decisions {report.failure.choices}"
         assert is_complete, f"more than {report.runs} runs"
 
 
 @each_small
-def test_no_run_within_the_bound_breaks_a_promise(scenario: Any, plain: int, faulty: int) -> None:
-    run_all(scenario, plain, faulty)
+def test_no_run_within_the_bound_breaks_a_promise(small: Small) -> None:
+    run_all(small)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @each_small
-def test_no_run_with_one_deviation_more_breaks_a_promise(scenario: Any, plain: int, faulty: int) -> None:
-    run_all(scenario, plain + 1, faulty + 1)
+def test_no_run_with_one_deviation_more_breaks_a_promise(small: Small) -> None:
+    run_all(small, more=1)
 
 
 FOUND = (
@@ -165,13 +181,10 @@ FOUND = (
 @pytest.mark.parametrize("name", FOUND)
 def test_a_planted_fault_is_found_without_luck(name: str) -> None:
     (fault,) = [fault for fault in FAULTS if fault.name == name]
-    ((scenario, plain, faulty),) = [small for small in SMALL if issubclass(small[0], fault.scenario)]
-    impatient = type(scenario.__name__, (scenario,), {"steps_max": 6000})
+    (small,) = [small for small in SMALL if issubclass(small.scenario, fault.scenario)]
+    impatient = type(small.scenario.__name__, (small.scenario,), {"steps_max": 6000})
     with fault.plant():
-        reports = (
-            explore_all(impatient, faults=faults, deviations_max=plain if faults is NONE else faulty)[0]
-            for faults in (NONE, LOST, UNKNOWN, STUMBLES, INDEX_LAG, CONFLICTS)
-        )
+        reports = (explore_all(impatient, faults=faults, deviations_max=bound)[0] for faults, bound in small.runs())
         failure = next((report.failure for report in reports if report.failure is not None), None)
-    assert failure is not None, f"{name}: no run within the bound of {scenario.__name__} shows it"
+    assert failure is not None, f"{name}: no run within the bound of {impatient.__name__} shows it"
     assert not MISFIT.search(failure.problem), f"{name} does not fit the code: {failure.problem}"

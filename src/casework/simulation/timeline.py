@@ -14,6 +14,7 @@ from casework.kernel.effects import (
     Effect,
     Get,
     GetMany,
+    Now,
     Page,
     Query,
     Race,
@@ -57,7 +58,7 @@ class Timeline:
     def answered(self, world: Carrier, task: Task, value: Any, error: BaseException | None) -> None:
         """A program got the answer to its effect."""
         effect = task.effect
-        if isinstance(effect, Sleep | Race | RunMany):
+        if isinstance(effect, Now | Sleep | Race | RunMany):
             return
         answer = f"{type(error).__name__}: {error}" if error is not None else _answer(value)
         asked = _effect(effect)

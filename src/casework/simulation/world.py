@@ -394,6 +394,11 @@ def _do_answer_none(world: World, task: Task, effect: Effect) -> None:
     world.answer(task, None)
 
 
+def _do_now(world: World, task: Task, effect: Now) -> None:
+    """A step of its own: a host may stand still between what it read and its look at the clock."""
+    world.answer(task, task.process.now())
+
+
 def _do_race(world: World, task: Task, effect: Race) -> None:
     wake, task.partial = task.partial, None
     for wait in effect.waits:
@@ -415,7 +420,6 @@ def _do_call(world: World, task: Task, effect: Call) -> None:
 
 # What is answered within the step in which it is asked: nobody else could tell the difference.
 _AT_ONCE: dict[type, Callable[[World, Task, Any], Any]] = {
-    Now: lambda world, task, effect: task.process.now(),
     Token: lambda world, task, effect: world.token(),
     Signal: lambda world, task, effect: effect.flag.set(),
     Spawn: World.begin_spawned,
@@ -436,6 +440,7 @@ _HANDLERS: dict[type, Callable[[World, Task, Any], None]] = {
     All: store.do_all,
     Write: store.do_write,
     Transact: store.do_transact,
+    Now: _do_now,
     Sleep: _do_answer_none,
     Race: _do_race,
     Call: _do_call,

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from casework.app.idempotency_memory import MemoryRecords
+from casework.app.methods import look_like
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.memory import MemoryBackend
@@ -38,7 +39,7 @@ def _driven(operation: Callable[Concatenate[Shared, P], Program[T]]) -> Callable
     def method(this: IdempotencyStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return this.run(operation(this.shared, *args, **kwargs))
 
-    functools.update_wrapper(method, operation)
+    look_like(method, operation)
     return method
 
 
@@ -48,7 +49,7 @@ def _driven_async(
     async def method(this: AsyncIdempotencyStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await this.run(operation(this.shared, *args, **kwargs))
 
-    functools.update_wrapper(method, operation)
+    look_like(method, operation)
     return method
 
 

@@ -21,11 +21,14 @@ class Methods(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         """Put functions in the place of the attributes."""
+        count = 0
         for module in _modules(pkg):
             for cls in module.classes.values():
                 if not cls.is_alias:
-                    _complete(pkg, module, cls)
+                    count += _complete(pkg, module, cls)
             _tidy(module)
+        if not count:
+            raise RuntimeError("no driven method was found: what is `start = _driven(operations.start)` called now?")
 
 
 def _modules(module: griffe.Module) -> list[griffe.Module]:
@@ -36,7 +39,8 @@ def _modules(module: griffe.Module) -> list[griffe.Module]:
     return found
 
 
-def _complete(pkg: griffe.Module, module: griffe.Module, cls: griffe.Class) -> None:
+def _complete(pkg: griffe.Module, module: griffe.Module, cls: griffe.Class) -> int:
+    count = 0
     for name, attribute in list(cls.members.items()):
         if attribute.is_alias or not attribute.is_attribute:
             continue
@@ -44,6 +48,8 @@ def _complete(pkg: griffe.Module, module: griffe.Module, cls: griffe.Class) -> N
         if driven is not None:
             is_async = driven[1] == "_driven_async" or module.name.endswith("aio")
             cls.set_member(name, _method(name, attribute, _found(pkg, module, driven[2]), is_async))
+            count += 1
+    return count
 
 
 def _found(pkg: griffe.Module, module: griffe.Module, where: str) -> griffe.Function:
@@ -54,7 +60,7 @@ def _found(pkg: griffe.Module, module: griffe.Module, where: str) -> griffe.Func
 
 
 def _method(name: str, attribute: griffe.Attribute, operation: griffe.Function, is_async: bool) -> griffe.Function:
-    _, *others = operation.parameters
+    bound, *others = operation.parameters
     program = PROGRAM.fullmatch(str(operation.returns))
     method = griffe.Function(
         name,
@@ -64,8 +70,11 @@ def _method(name: str, attribute: griffe.Attribute, operation: griffe.Function, 
         returns=_argument(operation.returns) if program else operation.returns,
         lineno=attribute.lineno,
         endlineno=attribute.endlineno,
-        docstring=operation.docstring,
     )
+    said = operation.docstring
+    if said is not None:
+        text = re.sub(rf"(?m)^    {bound.name}: .*\n(?:      .*\n)*", "", said.value)
+        method.docstring = griffe.Docstring(text, parent=method, parser=said.parser, parser_options=said.parser_options)
     if is_async:
         method.labels.add("async")
     return method

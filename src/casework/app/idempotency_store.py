@@ -56,10 +56,23 @@ def _driven_async(
 def _claim(
     shared: Shared, key: str, fingerprint: str, fingerprint_version: int, lease_ttl_seconds: float
 ) -> Program[ClaimResult]:
+    """Take the key if it is free, or its lease has lapsed, or its result has expired; else say who has it.
+
+    Args:
+        key: what identifies the operation, 1 to 2048 bytes.
+        fingerprint: of the payload.
+        fingerprint_version: of the way in which the fingerprint was made.
+        lease_ttl_seconds: the claim can be taken over so long after its last renewal.
+
+    Raises:
+        NewerFormat: the record was written by a newer casework; it is left as it is.
+        ResultLost: the record is completed, but a part of its result is missing.
+        Contention: too many races were lost in a row.
+    """  # fmt: skip
     return (yield from lifecycle.claim(shared, key, fingerprint, fingerprint_version, lease_ttl_seconds))
 
 
-_claim.__doc__, _claim.__name__ = lifecycle.claim.__doc__, "claim"
+_claim.__name__ = "claim"
 
 
 def host_steady_us() -> int:

@@ -40,9 +40,8 @@ FACADES = [App, StreamStore, ExecutionStore, IdempotencyStore]
 def thing(path: str) -> Any:
     """The module, or what a module has, at a dotted path."""
     module, _, name = path.rpartition(".")
-    return (
-        importlib.import_module(path) if path == "casework.errors" else getattr(importlib.import_module(module), name)
-    )
+    found = getattr(importlib.import_module(module), name, None)
+    return importlib.import_module(path) if found is None else found
 
 
 def structs(annotation: Any) -> set[Any]:
@@ -60,6 +59,13 @@ def structs(annotation: Any) -> set[Any]:
 @pytest.mark.parametrize("name", casework.__all__)
 def test_every_public_name_is_in_the_reference(name: str) -> None:
     assert f"casework.{name}" in SHOWN or ("casework.errors" in SHOWN and hasattr(casework.errors, name))
+
+
+@pytest.mark.parametrize("module", ["casework.aws", "casework.replica", "casework.testing"])
+def test_every_public_name_of_another_module_is_in_the_reference(module: str) -> None:
+    found = importlib.import_module(module)
+    shown = [thing(path) for path in SHOWN]
+    assert [name for name in found.__all__ if getattr(found, name) not in shown] == []
 
 
 @pytest.mark.parametrize("kind", [*OPTIONS, Intents, HandlerWrites], ids=lambda kind: kind.__name__)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
 from casework.app.core import Core, read_settings, write_settings
 from casework.app.idempotency_store import AsyncIdempotencyStore
+from casework.app.methods import look_like
 from casework.app.stores import is_embedded, open_backend_async, store_url
 from casework.app.streams_aio import AsyncStreamStore
 from casework.app.sync import log, make_options, worker_options
@@ -37,7 +37,7 @@ def _driven(
         app.check_is_open()
         return await run_async(operation(app.core, *args, **kwargs), app.backend)
 
-    functools.update_wrapper(method, operation)
+    look_like(method, operation)
     return method
 
 
@@ -50,10 +50,12 @@ class AsyncApp:
     def __init__(self, core: Core, backend: AsyncBackend, *, owns_backend: bool, create: bool) -> None:
         self.core = core
         self.backend = backend
+        """The store itself: ``app.backend.create_tables([...])`` makes tables of your own."""
         self._owns_backend = owns_backend
         self.idempotency = AsyncIdempotencyStore(backend)
         """The idempotency records of this store; see ``casework.idempotent``."""
         self.streams = AsyncStreamStore(backend, writer=core.writer)
+        """The streams of this store."""
         self._create = create
         self._is_open = False
 

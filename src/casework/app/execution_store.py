@@ -7,13 +7,13 @@ For an engine or an application that has its own runtime. ``SqliteStore`` and ``
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from casework.app.methods import look_like
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend, Backend, check_backend
@@ -35,7 +35,7 @@ def _driven(operation: Callable[Concatenate[Shared, P], Program[T]]) -> Callable
     def method(this: ExecutionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(operation(this.shared, *args, **kwargs), this.backend)
 
-    functools.update_wrapper(method, operation)
+    look_like(method, operation)
     return method
 
 
@@ -45,7 +45,7 @@ def _driven_async(
     async def method(this: AsyncExecutionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await run_async(operation(this.shared, *args, **kwargs), this.backend)
 
-    functools.update_wrapper(method, operation)
+    look_like(method, operation)
     return method
 
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from casework.app.idempotency_memory import MemoryRecords
+from casework.app.methods import look_like
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.memory import MemoryBackend
@@ -38,7 +39,7 @@ def _driven(operation: Callable[Concatenate[Shared, P], Program[T]]) -> Callable
     def method(this: IdempotencyStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return this.run(operation(this.shared, *args, **kwargs))
 
-    functools.update_wrapper(method, operation)
+    look_like(method, operation)
     return method
 
 
@@ -48,17 +49,30 @@ def _driven_async(
     async def method(this: AsyncIdempotencyStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await this.run(operation(this.shared, *args, **kwargs))
 
-    functools.update_wrapper(method, operation)
+    look_like(method, operation)
     return method
 
 
 def _claim(
     shared: Shared, key: str, fingerprint: str, fingerprint_version: int, lease_ttl_seconds: float
 ) -> Program[ClaimResult]:
+    """Take the key if it is free, or its lease has lapsed, or its result has expired; else say who has it.
+
+    Args:
+        key: what identifies the operation, 1 to 2048 bytes.
+        fingerprint: of the payload.
+        fingerprint_version: of the way in which the fingerprint was made.
+        lease_ttl_seconds: the claim can be taken over so long after its last renewal.
+
+    Raises:
+        NewerFormat: the record was written by a newer casework; it is left as it is.
+        ResultLost: the record is completed, but a part of its result is missing.
+        Contention: too many races were lost in a row.
+    """  # fmt: skip
     return (yield from lifecycle.claim(shared, key, fingerprint, fingerprint_version, lease_ttl_seconds))
 
 
-_claim.__doc__, _claim.__name__ = lifecycle.claim.__doc__, "claim"
+_claim.__name__ = "claim"
 
 
 def host_steady_us() -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from casework.app.methods import look_like
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import Backend, check_backend
@@ -38,7 +38,7 @@ def _driven(operation: Callable[Concatenate[Log, P], Program[T]]) -> Callable[Co
     def method(this: StreamStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(operation(this.log, *args, **kwargs), this.backend)
 
-    functools.update_wrapper(method, operation)
+    look_like(method, operation)
     return method
 
 

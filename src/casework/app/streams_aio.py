@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from casework.app import streams as blocking
+from casework.app.methods import look_like
 from casework.app.streams import PAGE_OPS, TAIL_WAIT_S, consumer_options
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend, check_backend
@@ -30,7 +30,7 @@ def _driven(
     async def method(this: AsyncStreamStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await run_async(operation(this.log, *args, **kwargs), this.backend)
 
-    functools.update_wrapper(method, operation)
+    look_like(method, operation)
     return method
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from casework.app import operations
 from casework.app.core import MAX_DEDUPE_WINDOW_S, Core, read_settings, write_settings
 from casework.app.idempotency_store import IdempotencyStore
+from casework.app.methods import look_like
 from casework.app.stores import is_embedded, open_backend, store_url
 from casework.app.streams import StreamStore
 from casework.app.transaction import Transaction
@@ -41,7 +41,7 @@ def _driven(operation: Callable[Concatenate[Core, P], Program[T]]) -> Callable[C
         app.check_is_open()
         return run(operation(app.core, *args, **kwargs), app.backend)
 
-    functools.update_wrapper(method, operation)
+    look_like(method, operation)
     return method
 
 
@@ -54,11 +54,13 @@ class App:
     def __init__(self, core: Core, backend: Backend, *, owns_backend: bool) -> None:
         self.core = core
         self.backend = backend
+        """The store itself: ``app.backend.create_tables([...])`` makes tables of your own."""
         self._owns_backend = owns_backend
         self._is_open = True
         self.idempotency = IdempotencyStore(backend)
         """The idempotency records of this store; see ``casework.idempotent``."""
         self.streams = StreamStore(backend, writer=core.writer)
+        """The streams of this store."""
 
     start = _driven(operations.start)
     send = _driven(operations.send)

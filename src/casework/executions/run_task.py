@@ -37,14 +37,20 @@ MAX_DETAILS_BYTES = 100_000
 
 
 class Later:
-    """What a task returns when somebody else completes it: see ``casework.LATER``."""
+    """The type of ``casework.LATER``, which a task returns when a webhook or a person completes it.
+
+    They do so with ``app.complete_task(task.token, result)`` or ``app.fail_task(task.token, message)``. Until then the
+    task stays claimed, for its ``timeout``, or 30 days; then its function is called again, with another token.
+    """
 
     def __repr__(self) -> str:
         return "casework.LATER"
 
 
 LATER = Later()
-"""Return it from a task that a webhook or a person completes with ``app.complete_task(task.token, result)``."""
+"""Return it from a task that a webhook or a person completes with ``app.complete_task(task.token, result)`` or
+``app.fail_task(task.token, message)``. Until then the task stays claimed, for its ``timeout``, or 30 days; then its
+function is called again, with another token."""
 
 
 class TaskContext:
@@ -52,13 +58,15 @@ class TaskContext:
 
     def __init__(self, task: Task, rt: Runtime | None = None) -> None:
         self.execution_id = task.id
+        """The execution that the task is a part of."""
         self.name = task.name
+        """The id of the invocation, by default the path of the state that began it."""
         self.attempt = task.attempt
         """1 for the first attempt; crashed attempts count."""
         self.idempotency_key = task.key
         """The same for every attempt at this task; give it to whatever the function calls."""
         self.token = public_token(task)
-        """Completes the task from outside, after ``return casework.LATER``."""
+        """Completes the task from outside, after ``return casework.LATER``. Another attempt has another one."""
         self.details: Any = _details_of(task, rt)
         """What an earlier attempt gave to ``heartbeat``."""
         self.is_lost = False

@@ -54,7 +54,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     dedupe_window_s: int | None = None
     """Refuse repeated event ids for so long, at the price of a mark per event; 0: the last 32 ids only. A store has one
     window for all its processes: fixed when it is made (0 by default), changed by ``casework settings``; None takes
-    it."""
+    it. Processes that have the store open when it is changed keep the old one until they open it again."""
     batch_max: int = 64
     """At most so many events of one execution go into one commit."""
     spill_above: int = 60

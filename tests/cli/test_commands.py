@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,32 @@ def test_a_trace_is_a_timeline(shell: Shell) -> None:
     text = shell.run("trace", "o-1").stdout
     assert "open -> shipping" in text and "cancelled" in text
     assert [entry["version"] for entry in shell.json("trace", "o-1")["entries"]] == [1, 2, 3]
+
+
+def test_a_trace_shows_the_messages_of_errors(shell: Shell) -> None:
+    text = """
+id: sad
+initial: a
+states:
+  a: {invoke: {id: do, src: {task: do}, onError: b}}
+  b: {on: {spin: c}}
+  c: {entry: {type: raise, params: {event: error.custom, data: {type: Odd, message: "odd\\nor even"}}}}
+"""
+    machine = casework.Machine.from_yaml(text)
+
+    @machine.task(name="do")
+    def fail(task: Any) -> None:
+        raise casework.TaskFailed("no money", retry=False)
+
+    with casework.open(f"sqlite:///{shell.folder}/casework.db", machines=[machine], trace_max=50) as app, app.worker():
+        app.start("sad", id="o-1")
+        while not app.get("o-1").is_in("b"):
+            pass
+        app.send("o-1", "spin")
+        app.wait("o-1", timeout_s=60)
+    lines = shell.run("trace", "o-1").stdout.splitlines()
+    assert any("error.invoke.do  a -> b  (TaskFailed: no money)" in line for line in lines)
+    assert lines[-1].endswith("failed: Odd: odd")
 
 
 def test_checking_says_what_is_missing_and_draws(shell: Shell) -> None:

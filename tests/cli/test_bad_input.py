@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import casework
 from tests.cli.conftest import Shell
 
 
@@ -76,6 +77,31 @@ def test_a_file_that_is_no_database_is_left_alone(shell: Shell) -> None:
     (shell.folder / "text.db").write_text("this is not a database, " * 50)
     assert "text.db" in shell.refused("list", "--store", "sqlite:///text.db")
     assert (shell.folder / "text.db").read_text() == "this is not a database, " * 50
+
+
+def test_looking_makes_nothing_in_the_database_of_somebody_else(shell: Shell) -> None:
+    with sqlite3.connect(shell.folder / "other.db") as connection:
+        connection.execute("create table users (name text)")
+    connection.close()
+    (shell.folder / "empty.db").touch()
+    before = (shell.folder / "other.db").read_bytes()
+    for command in (
+        ("list",), ("list", "--dead"), ("show", "o-1"), ("trace", "o-1"), ("wait", "o-1"), ("send", "o-1", "Paid"),
+        ("purge", "o-1"), ("settings",), ("streams", "list"), ("streams", "head", "s"), ("streams", "read", "s"),
+        ("token", "list"), ("idempotency", "list"), ("idempotency", "show", "k"),
+    ):  # fmt: skip
+        said = shell.refused(*command, "--store", "sqlite:///other.db")
+        assert "other.db' has no tables of casework's (it holds users)" in said and len(said.splitlines()) == 1
+        assert "(it is empty)" in shell.refused(*command, "--store", "sqlite:///empty.db")
+    assert (shell.folder / "other.db").read_bytes() == before and (shell.folder / "empty.db").read_bytes() == b""
+    assert not list(shell.folder.glob("*.db-*"))
+
+
+def test_looking_makes_no_tables_beside_those_of_another_component(shell: Shell) -> None:
+    casework.SqliteIdempotencyStore(shell.folder / "keys.db").backend.close()
+    said = shell.refused("list", "--store", "sqlite:///keys.db")
+    assert "lacks tables" in said and "`casework start`" in said
+    assert "nothing to list" in shell.run("idempotency", "list", "--store", "sqlite:///keys.db").stderr
 
 
 def test_missing_tables_are_refused_with_the_way_to_make_them(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from casework.cli.failures import FAILED, command, say
 from casework.cli.inspecting import moment
-from casework.cli.opening import AsJson, Debug, Store, print_json
+from casework.cli.opening import AsJson, Debug, Store, command_url, print_json
 from casework.errors import CorruptItem, Misuse
 
 app = typer.Typer(
@@ -26,14 +25,9 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The whole key, such as 
 def _opened(store: str | None) -> Iterator[Any]:
     """The idempotency store at a URL. Misuse for a file that is not there: a typing error must not leave a new one."""
     from casework.app.idempotency_store import IdempotencyStore
-    from casework.app.stores import open_backend, sqlite_path, store_url
+    from casework.app.stores import open_backend
 
-    url = store_url(store)
-    if url.startswith("memory:"):
-        raise Misuse("memory: ends with this process, so a command would see nothing in it; use sqlite:///file.db")
-    if url.startswith("sqlite:") and not Path(sqlite_path(url)).exists():
-        raise Misuse(f"there is no database {sqlite_path(url)!r:.300}; give --store")
-    with IdempotencyStore(open_backend(url)) as opened:
+    with IdempotencyStore(open_backend(command_url(store))) as opened:
         yield opened
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from casework.errors import Misuse
+from casework.errors import MissingTable, Misuse
 
 if TYPE_CHECKING:
     from casework.app.sync import App
@@ -44,17 +44,46 @@ def open_store(store: str | None, machines: Sequence[Machine] = (), *, make: boo
         make: make the file, where the store is one that does not exist yet.
         options: those of ``casework.open``.
 
-    Raises Misuse for a file that does not exist, unless it is to be made: a typing error must not leave a new file.
+    Raises Misuse for a file that does not exist, MissingTable for one without casework's tables, unless they are to be
+    made: a typing error must not leave a new file, nor tables in somebody else's.
     """
     import casework
+
+    url = command_url(store, make=make)
+    try:
+        return casework.open(url, machines=machines, create=None if make else False, **options)
+    except MissingTable as error:
+        if not url.startswith("sqlite:"):
+            raise
+        raise MissingTable(
+            f"{url} lacks tables (no execution was started there yet, or an earlier casework made it); "
+            "`casework start` and `casework worker` make them"
+        ) from error
+
+
+def command_url(store: str | None, *, make: bool = False) -> str:
+    """The URL of a store that commands can work on; ``make``: also one that is not there yet.
+
+    Raises Misuse for one that they cannot, MissingTable for a database in which casework has never been.
+    """
     from casework.app.stores import sqlite_path, store_url
 
     url = store_url(store)
-    if url.startswith("sqlite:") and not make and not Path(sqlite_path(url)).exists():
-        raise Misuse(f"there is no database {sqlite_path(url)!r:.300}; give --store, or begin with `start`")
     if url.startswith("memory:"):
         raise Misuse("memory: ends with this process, so a command would see nothing in it; use sqlite:///file.db")
-    return casework.open(url, machines=machines, **options)
+    if url.startswith("sqlite:") and not make:
+        path = sqlite_path(url)
+        if not Path(path).exists():
+            raise Misuse(f"there is no database {path!r:.300}; give --store, or begin with `start`")
+        from casework.backends.sqlite.connections import foreign_tables
+
+        others = foreign_tables(path)
+        if others is not None:
+            holds = f"it holds {', '.join(others)}"[:200] if others else "it is empty"
+            raise MissingTable(
+                f"{path!r:.300} has no tables of casework's ({holds}); give --store, or begin with `start`"
+            )
+    return url
 
 
 def find_machines(place: str) -> list[Machine]:

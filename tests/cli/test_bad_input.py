@@ -97,6 +97,19 @@ def test_looking_makes_nothing_in_the_database_of_somebody_else(shell: Shell) ->
     assert not list(shell.folder.glob("*.db-*"))
 
 
+def test_a_worker_on_a_store_that_takes_no_writes_does_not_begin(
+    started: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        error = sqlite3.OperationalError("attempt to write a readonly database")
+        error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+        raise error
+
+    monkeypatch.setattr("casework.backends.sqlite.committing.begin", refuse)
+    said = started.refused("worker", "shop:order")
+    assert "cannot begin" in said and "read-only" in said and len(said.splitlines()) == 1
+
+
 def test_looking_makes_no_tables_beside_those_of_another_component(shell: Shell) -> None:
     casework.SqliteIdempotencyStore(shell.folder / "keys.db").backend.close()
     said = shell.refused("list", "--store", "sqlite:///keys.db")

@@ -97,6 +97,35 @@ def test_looking_makes_nothing_in_the_database_of_somebody_else(shell: Shell) ->
     assert not list(shell.folder.glob("*.db-*"))
 
 
+BANK = """\
+import casework
+
+loan = casework.Machine.from_yaml(
+    "{id: loan, initial: a, states: {a: {invoke: {src: {machine: check}, onDone: b}}, b: {type: final}}}"
+)
+check = casework.Machine.from_yaml("{id: check, initial: a, states: {a: {type: final}}}")
+acting = casework.Machine.from_yaml("{id: acting, initial: a, states: {a: {entry: act}}}")
+"""
+
+
+def test_a_start_without_the_other_machines_says_how_to_name_them(shell: Shell) -> None:
+    (shell.folder / "bank.py").write_text(BANK)
+    said = shell.refused("start", "bank:loan")
+    assert "machine 'check'" in said and "`casework start loan --machine bank`" in said
+    assert shell.run("start", "loan", "--machine", "bank", "--id", "l-1").stdout == "l-1\n"
+    assert "register them in 'bank'" in shell.refused("start", "bank:acting")
+    (shell.folder / "loan.yaml").write_text("{id: loan, initial: a, states: {a: {entry: act}}}")
+    assert "as MODULE:NAME" in shell.refused("start", "loan.yaml")
+
+
+def test_a_machine_file_named_without_its_ending_is_hinted_at(shell: Shell) -> None:
+    (shell.folder / "my-loan.json").write_text("{}")
+    for command in ("start", "check", "worker"):
+        assert "did you mean order.yaml?" in shell.refused(command, "order")
+        assert "did you mean my-loan.json?" in shell.refused(command, "my-loan")
+        assert "did you mean" not in shell.refused(command, "nothing")
+
+
 def test_a_worker_on_a_store_that_takes_no_writes_does_not_begin(
     started: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,21 @@ def test_checking_says_what_is_missing_and_draws(shell: Shell) -> None:
     assert shell.json("check", "order.yaml") == {"ok": True, "machines": ["order"], "problems": []}
 
 
+def test_a_misspelt_built_in_action_is_told_with_its_line(shell: Shell) -> None:
+    entry = "entry: {type: asign, params: {n: 1}}"
+    text = f"id: m\ncontext: {{n: 0}}\ninitial: a\nstates:\n  a:\n    {entry}\n    on: {{go: {{}}}}\n"
+    (shell.folder / "m.yaml").write_text(text)
+    (shell.folder / "mod.py").write_text("import casework; m = casework.Machine.load('m.yaml')")
+    done = shell.run("check", "m.yaml")
+    place = "m.yaml:6: states.a.entry.type: the action 'asign' is"
+    assert done.stderr == f"warning: {place} not built in, so it needs a function (did you mean 'assign'?)\n"
+    assert done.stdout == "m: 1 state, 1 event, 1 warning\n"
+    done = shell.run("check", "mod:m", code=2)
+    assert done.stderr == f"error: {place} named but not registered (did you mean 'assign'?)\n"
+    (shell.folder / "m.yaml").write_text(text.replace("asign", "bless"))
+    assert shell.run("check", "m.yaml").stdout == "m: 1 state, 1 event, fine\n"
+
+
 @pytest.mark.slow
 def test_a_new_machine_runs_as_it_is(shell: Shell) -> None:
     shell.run("new", "parcel", "--folder", "fresh")

@@ -116,7 +116,8 @@ def find_machines(place: str) -> list[Machine]:
 def _import(module_name: str, place: str) -> Any:
     if not module_name or not all(part.isidentifier() for part in module_name.split(".")):
         raise Misuse(
-            f"{place!r} names no machine; write a file (order.yaml), a module (shop), or MODULE:NAME (shop:order)"
+            f"{place!r} names no machine{_file_meant(place)}; write a file (order.yaml), a module (shop), or "
+            "MODULE:NAME (shop:order)"
         )
     here = os.getcwd()
     if here not in sys.path:
@@ -125,7 +126,8 @@ def _import(module_name: str, place: str) -> Any:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise Misuse(f"there is no module {module_name!r} here or in what is installed") from None
+            meant = _file_meant(module_name)
+            raise Misuse(f"there is no module {module_name!r} here or in what is installed{meant}") from None
         raise Misuse(f"module {module_name!r} imports {error.name!r}, which is not installed") from error
     except (Misuse, KeyboardInterrupt):
         raise
@@ -133,6 +135,14 @@ def _import(module_name: str, place: str) -> Any:
         where = traceback.extract_tb(error.__traceback__)[-1]
         line = f"{Path(where.filename).name}:{where.lineno}"
         raise Misuse(f"module {module_name!r} cannot be imported: {line}: {type(error).__name__}: {error}") from error
+
+
+def _file_meant(name: str) -> str:
+    """A hint, where a file of that name is there and only its ending was left out."""
+    for ending in MACHINE_FILES:
+        if Path(name + ending).is_file():
+            return f" (did you mean {name + ending}?)"
+    return ""
 
 
 def _machines_in(value: Any, place: str) -> list[Machine]:
@@ -182,6 +192,11 @@ def read_json(text: str | None, what: str) -> Any:
         raise Misuse(f"{source}: {text!r:.60} is not JSON: {error}{hint}") from None
     check_json(value, source)
     return value
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 event``, ``2 events``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def print_json(value: Any) -> None:

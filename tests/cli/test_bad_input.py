@@ -165,7 +165,7 @@ def test_a_too_large_context_is_refused(started: Shell) -> None:
     )
     (started.folder / "large.json").write_text(json.dumps({"all": "x" * 500_000}))
     said = started.refused("start", "large.yaml", "--id", "big", "--input", "@large.json")
-    assert "'big'" in said and "the limit is" in said
+    assert "execution 'big' cannot be started, since its input is too large" in said and "the limit is" in said
     assert stored(started.folder) == before
 
 

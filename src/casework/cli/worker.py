@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from casework.cli.failures import INTERRUPTED, command, say
-from casework.cli.opening import Debug, Store, find_machines, open_store
+from casework.cli.opening import Debug, Store, counted, find_machines, open_store
 from casework.errors import Contention, Misuse, OutcomeUnknown, Throttled, Unavailable
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def worker(
         names = ", ".join(machine.name for machine in found)
         say(f"worker {os.getpid()} is ready: {names}")
         thread.run()
-        say(f"worker {os.getpid()} ended: {thread.worker.advanced_n} steps, {thread.worker.tasks_n} tasks")
+        steps, tasks = counted(thread.worker.advanced_n, "step"), counted(thread.worker.tasks_n, "task")
+        say(f"worker {os.getpid()} ended: {steps}, {tasks}")
 
 
 @contextlib.contextmanager

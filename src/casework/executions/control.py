@@ -305,7 +305,9 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         if state.status == "purging":
             return state
         if not state.ended and not force:
-            raise Misuse(f"execution {id!r:.200} is {state.status}; cancel it first, or purge with force")
+            raise Misuse(
+                f"execution {id!r:.200} is {state.status}; cancel it first, or use force (`casework purge --force`)"
+            )
         if state.spill and state.ended:
             yield from drain(rt, state)  # its children and its parent are still to hear of its end
             return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +97,18 @@ def test_looking_makes_nothing_in_the_database_of_somebody_else(shell: Shell) ->
         assert "(it is empty)" in shell.refused(*command, "--store", "sqlite:///empty.db")
     assert (shell.folder / "other.db").read_bytes() == before and (shell.folder / "empty.db").read_bytes() == b""
     assert not list(shell.folder.glob("*.db-*"))
+
+
+def test_an_interrupt_while_the_commands_are_imported_is_no_traceback(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(name: str) -> object:
+        raise KeyboardInterrupt
+
+    module = types.ModuleType("casework.cli.app")
+    monkeypatch.setattr(module, "__getattr__", interrupt, raising=False)
+    monkeypatch.setitem(sys.modules, "casework.cli.app", module)
+    assert shell.run("list", code=130).stderr == "casework: interrupted\n"
 
 
 BANK = """\

@@ -124,12 +124,13 @@ class TransactionRefused(ConditionFailed):
     ``intent`` says which one, in words; ``refusals`` stand beside the writes of that part.
     """
 
-    def __init__(self, intent: str, refusals: Sequence[Refusal | None]) -> None:
-        self.intent = intent
-        super().__init__(refusals, f"{intent} was refused, so nothing of the transaction was written")
+    def __init__(self, intent: str, refusals: Sequence[Refusal | None], why: str = "") -> None:
+        self.intent, self._why = intent, why
+        reason = f" ({why})" if why else ""
+        super().__init__(refusals, f"{intent} was refused{reason}, so nothing of the transaction was written")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.intent, self.refusals)
+        return type(self), (self.intent, self.refusals, self._why)
 
 
 class Contention(StoreError):

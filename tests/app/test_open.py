@@ -60,7 +60,9 @@ def test_the_dedupe_window_is_the_stores_and_every_process_has_it(tmp_path: Path
     url = f"sqlite:///{tmp_path}/d.db"
     with casework.open(url, dedupe_window_s=60), casework.open(url) as other, casework.open(url, dedupe_window_s=60):
         assert other.core.rt.options.dedupe_window_s == 60
-    with pytest.raises(casework.Misuse, match=r"store's window is 60.*casework settings --dedupe-window-s 0"):
+    with pytest.raises(
+        casework.Misuse, match=r"store's window is 60.*casework settings --dedupe-window-s 0 --store sqlite:///"
+    ):
         casework.open(url, dedupe_window_s=0)
 
     async def main() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,44 @@ def test_a_refused_part_names_itself_and_nothing_is_written(app: casework.App) -
     assert thing(app, "b") is None
     with pytest.raises(casework.NoSuchExecution):
         app.get("o-1")
+
+
+def test_a_refused_write_names_its_item_and_its_condition(app: casework.App) -> None:
+    with app.transaction() as tx:
+        tx.put(THINGS, {"id": "a", "n": 1})
+    with (
+        pytest.raises(
+            TransactionRefused, match=r"put things\['a'\] was refused \(when=absent\(\) does not hold, an item"
+        ),
+        app.transaction() as tx,
+    ):
+        tx.put(THINGS, {"id": "a"}, when=casework.absent())
+    condition = casework.all_of(
+        casework.any_of(casework.equals("n", 7), casework.not_(casework.present("n"))), casework.at_most("n", 3)
+    )
+    with pytest.raises(TransactionRefused) as refused, app.transaction() as tx:
+        tx.delete(THINGS.key("b"), when=condition)
+    said = (
+        "when=all_of(any_of(equals('n', 7), not_(present('n'))), at_most('n', 3)) does not hold, there is no such item"
+    )
+    assert said in str(refused.value) and str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+
+
+def test_what_is_no_write_is_refused_in_words(app: casework.App) -> None:
+    tx = app.transaction()
+    for call, said in (
+        (lambda: tx.put("tt", {"id": "a"}), "put: table is 'tt'"),  # type: ignore[arg-type]
+        (lambda: tx.put(THINGS, "a"), "put: item is 'a'"),  # type: ignore[arg-type]
+        (lambda: tx.put(THINGS, {"id": "a"}, when="absent"), "put: when is 'absent'"),  # type: ignore[arg-type]
+        (lambda: tx.update("a", {}), "update: key is 'a'"),  # type: ignore[arg-type]
+        (lambda: tx.update(THINGS.key("a"), 1), "update: set is 1"),  # type: ignore[arg-type]
+        (lambda: tx.delete("a"), "delete: key is 'a'"),  # type: ignore[arg-type]
+        (lambda: tx.check("a", casework.absent()), "check: key is 'a'"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(Misuse, match=said):
+            call()
+    with pytest.raises(Misuse, match="timeout_s is '3'"):
+        app.wait("o-1", timeout_s="3")  # type: ignore[arg-type]
 
 
 def test_an_exception_in_the_block_discards_all_of_it(app: casework.App) -> None:

@@ -90,3 +90,55 @@ def test_two_workers_of_one_process_may_answer_one_bell() -> None:
     bell._ids = Shared(["x"])
     assert bell.rung(10) == []
     assert not bell.flag.is_set
+
+
+TROUBLED = """
+id: troubled
+initial: a
+states:
+  a: {invoke: {id: do, src: {task: do_it}, retry: {max_attempts: 2, initial: 1ms}}, on: {tick: {}}}
+"""
+
+
+def raises(task: Any) -> None:
+    raise ValueError("first line\nsecond line")
+
+
+def returns_no_json(task: Any) -> Any:
+    return {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"), [(raises, "ValueError: first line"), (returns_no_json, "NotJson: result")]
+)
+def test_the_log_says_which_task_and_which_execution_failed_and_why(
+    function: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = casework.Machine.from_yaml(TROUBLED)
+    machine.task(name="do_it")(function)
+    caplog.set_level("INFO", "casework.worker")
+    with casework.open("memory:", machines=[machine]) as app, app.worker(poll_s=0.01):
+        app.start("troubled", id="x")
+        app.wait("x", timeout_s=60)
+    task, execution = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert task.startswith("execution 'x': task 'do_it' (do), attempt ")
+    assert f" failed for good: {reason}" in task
+    assert execution.startswith(f"execution 'x' failed: {reason}")
+    again = [record.getMessage() for record in caplog.records if "the next one" in record.getMessage()]
+    assert len(again) == (1 if function is raises else 0)
+    assert "second line" not in "".join((task, execution, *again))
+
+
+def test_the_log_says_what_is_parked_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    machine = casework.Machine.from_yaml(TROUBLED)
+    backend = MemoryBackend()
+    with casework.open(backend, machines=[machine], create=True) as app:
+        app.start("troubled", id="x")
+        app.send("x", "tick")
+    with casework.open(backend, machines=[MACHINE]) as other, other.worker(poll_s=0.01):
+        while len(said := [record.getMessage() for record in caplog.records]) < 2:
+            pass
+    assert sorted(said) == [
+        "execution 'x' is parked: this process has no machine 'troubled'",
+        "execution 'x': task 'do_it' (do) is parked: this process has no task 'do_it' of machine 'troubled'",
+    ]

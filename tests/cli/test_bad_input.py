@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import casework
 from tests.cli.conftest import Shell
 
 
@@ -78,6 +81,85 @@ def test_a_file_that_is_no_database_is_left_alone(shell: Shell) -> None:
     assert (shell.folder / "text.db").read_text() == "this is not a database, " * 50
 
 
+def test_looking_makes_nothing_in_the_database_of_somebody_else(shell: Shell) -> None:
+    with sqlite3.connect(shell.folder / "other.db") as connection:
+        connection.execute("create table users (name text)")
+    connection.close()
+    (shell.folder / "empty.db").touch()
+    before = (shell.folder / "other.db").read_bytes()
+    for command in (
+        ("list",), ("list", "--dead"), ("show", "o-1"), ("trace", "o-1"), ("wait", "o-1"), ("send", "o-1", "Paid"),
+        ("purge", "o-1"), ("settings",), ("streams", "list"), ("streams", "head", "s"), ("streams", "read", "s"),
+        ("token", "list"), ("idempotency", "list"), ("idempotency", "show", "k"),
+    ):  # fmt: skip
+        said = shell.refused(*command, "--store", "sqlite:///other.db")
+        assert "other.db' has no tables of casework's (it holds users)" in said and len(said.splitlines()) == 1
+        assert "(it is empty)" in shell.refused(*command, "--store", "sqlite:///empty.db")
+    assert (shell.folder / "other.db").read_bytes() == before and (shell.folder / "empty.db").read_bytes() == b""
+    assert not list(shell.folder.glob("*.db-*"))
+
+
+def test_an_interrupt_while_the_commands_are_imported_is_no_traceback(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(name: str) -> object:
+        raise KeyboardInterrupt
+
+    module = types.ModuleType("casework.cli.app")
+    monkeypatch.setattr(module, "__getattr__", interrupt, raising=False)
+    monkeypatch.setitem(sys.modules, "casework.cli.app", module)
+    assert shell.run("list", code=130).stderr == "casework: interrupted\n"
+
+
+BANK = """\
+import casework
+
+loan = casework.Machine.from_yaml(
+    "{id: loan, initial: a, states: {a: {invoke: {src: {machine: check}, onDone: b}}, b: {type: final}}}"
+)
+check = casework.Machine.from_yaml("{id: check, initial: a, states: {a: {type: final}}}")
+acting = casework.Machine.from_yaml("{id: acting, initial: a, states: {a: {entry: act}}}")
+"""
+
+
+def test_a_start_without_the_other_machines_says_how_to_name_them(shell: Shell) -> None:
+    (shell.folder / "bank.py").write_text(BANK)
+    said = shell.refused("start", "bank:loan")
+    assert "machine 'check'" in said and "`casework start loan --machine bank`" in said
+    assert shell.run("start", "loan", "--machine", "bank", "--id", "l-1").stdout == "l-1\n"
+    assert "register them in 'bank'" in shell.refused("start", "bank:acting")
+    (shell.folder / "loan.yaml").write_text("{id: loan, initial: a, states: {a: {entry: act}}}")
+    assert "as MODULE:NAME" in shell.refused("start", "loan.yaml")
+
+
+def test_a_machine_file_named_without_its_ending_is_hinted_at(shell: Shell) -> None:
+    (shell.folder / "my-loan.json").write_text("{}")
+    for command in ("start", "check", "worker"):
+        assert "did you mean order.yaml?" in shell.refused(command, "order")
+        assert "did you mean my-loan.json?" in shell.refused(command, "my-loan")
+        assert "did you mean" not in shell.refused(command, "nothing")
+
+
+def test_a_worker_on_a_store_that_takes_no_writes_does_not_begin(
+    started: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        error = sqlite3.OperationalError("attempt to write a readonly database")
+        error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+        raise error
+
+    monkeypatch.setattr("casework.backends.sqlite.committing.begin", refuse)
+    said = started.refused("worker", "shop:order")
+    assert "cannot begin" in said and "read-only" in said and len(said.splitlines()) == 1
+
+
+def test_looking_makes_no_tables_beside_those_of_another_component(shell: Shell) -> None:
+    casework.SqliteIdempotencyStore(shell.folder / "keys.db").backend.close()
+    said = shell.refused("list", "--store", "sqlite:///keys.db")
+    assert "lacks tables" in said and "`casework start`" in said
+    assert "nothing to list" in shell.run("idempotency", "list", "--store", "sqlite:///keys.db").stderr
+
+
 def test_missing_tables_are_refused_with_the_way_to_make_them(
     shell: Shell, ministack_url: str, unique: Callable[[str], str]
 ) -> None:
@@ -97,7 +179,7 @@ def test_a_too_large_context_is_refused(started: Shell) -> None:
     )
     (started.folder / "large.json").write_text(json.dumps({"all": "x" * 500_000}))
     said = started.refused("start", "large.yaml", "--id", "big", "--input", "@large.json")
-    assert "'big'" in said and "the limit is" in said
+    assert "execution 'big' cannot be started, since its input is too large" in said and "the limit is" in said
     assert stored(started.folder) == before
 
 

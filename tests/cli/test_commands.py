@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,32 @@ def test_a_trace_is_a_timeline(shell: Shell) -> None:
     assert [entry["version"] for entry in shell.json("trace", "o-1")["entries"]] == [1, 2, 3]
 
 
+def test_a_trace_shows_the_messages_of_errors(shell: Shell) -> None:
+    text = """
+id: sad
+initial: a
+states:
+  a: {invoke: {id: do, src: {task: do}, onError: b}}
+  b: {on: {spin: c}}
+  c: {entry: {type: raise, params: {event: error.custom, data: {type: Odd, message: "odd\\nor even"}}}}
+"""
+    machine = casework.Machine.from_yaml(text)
+
+    @machine.task(name="do")
+    def fail(task: Any) -> None:
+        raise casework.TaskFailed("no money", retry=False)
+
+    with casework.open(f"sqlite:///{shell.folder}/casework.db", machines=[machine], trace_max=50) as app, app.worker():
+        app.start("sad", id="o-1")
+        while not app.get("o-1").is_in("b"):
+            pass
+        app.send("o-1", "spin")
+        app.wait("o-1", timeout_s=60)
+    lines = shell.run("trace", "o-1").stdout.splitlines()
+    assert any("error.invoke.do  a -> b  (TaskFailed: no money)" in line for line in lines)
+    assert lines[-1].endswith("failed: Odd: odd")
+
+
 def test_checking_says_what_is_missing_and_draws(shell: Shell) -> None:
     assert "fine" in shell.run("check", "order.yaml").stdout
     assert "fine" in shell.run("check", "shop:both").stdout
@@ -142,6 +169,21 @@ def test_checking_says_what_is_missing_and_draws(shell: Shell) -> None:
     done = shell.run("check", "bare:order", code=2)
     assert "task 'ship'" in done.stderr
     assert shell.json("check", "order.yaml") == {"ok": True, "machines": ["order"], "problems": []}
+
+
+def test_a_misspelt_built_in_action_is_told_with_its_line(shell: Shell) -> None:
+    entry = "entry: {type: asign, params: {n: 1}}"
+    text = f"id: m\ncontext: {{n: 0}}\ninitial: a\nstates:\n  a:\n    {entry}\n    on: {{go: {{}}}}\n"
+    (shell.folder / "m.yaml").write_text(text)
+    (shell.folder / "mod.py").write_text("import casework; m = casework.Machine.load('m.yaml')")
+    done = shell.run("check", "m.yaml")
+    place = "m.yaml:6: states.a.entry.type: the action 'asign' is"
+    assert done.stderr == f"warning: {place} not built in, so it needs a function (did you mean 'assign'?)\n"
+    assert done.stdout == "m: 1 state, 1 event, 1 warning\n"
+    done = shell.run("check", "mod:m", code=2)
+    assert done.stderr == f"error: {place} named but not registered (did you mean 'assign'?)\n"
+    (shell.folder / "m.yaml").write_text(text.replace("asign", "bless"))
+    assert shell.run("check", "m.yaml").stdout == "m: 1 state, 1 event, fine\n"
 
 
 @pytest.mark.slow

@@ -35,6 +35,16 @@ def test_keys_are_listed_and_shown(shell: Shell) -> None:
     assert shell.json("idempotency", "show", "shop.refund/2")["body"] == '{"refunded":2}'
 
 
+def test_a_key_that_is_text_may_be_given_without_its_quotes(shell: Shell) -> None:
+    with SqliteIdempotencyStore(shell.folder / "casework.db") as store:
+        for key in ('shop.pay/"a/1"', 'shop.pay/"2"', "shop.pay/2"):
+            store.claim(key, "f" * 32, 1, 3600)
+    for given, key in (("shop.pay/a/1", 'shop.pay/"a/1"'), ('shop.pay/"2"', 'shop.pay/"2"'), ("shop.pay/2",) * 2):
+        assert shell.json("idempotency", "show", given)["key"] == key
+    assert shell.run("idempotency", "release", "shop.pay/a/1").stdout == 'shop.pay/"a/1" is released\n'
+    assert shell.run("idempotency", "purge", "shop.pay/a/1").stdout == 'shop.pay/"a/1" is forgotten: 1 item deleted\n'
+
+
 def test_a_claim_is_released_and_a_key_purged(shell: Shell) -> None:
     fill(shell)
     assert "released" in shell.run("idempotency", "release", "shop.pay/1").stdout

@@ -34,8 +34,11 @@ def environment() -> dict[str, str]:
 def demo(*args: str, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "casework", "demo", "--orders", str(ORDERS), *args]
     done = subprocess.run(
-        command, env={**environment(), "TMPDIR": str(folder)}, capture_output=True, text=True, timeout=280, check=False
-    )
+        command,
+        env={**environment(), "TMPDIR": str(folder), "CASEWORK_STORE": f"sqlite:///{folder}/application.db"},
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert not (folder / "application.db").exists(), "only --store says where the orders go"
     assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
     return done
 

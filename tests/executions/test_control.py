@@ -12,6 +12,8 @@ from casework.errors import ExecutionExists, Misuse, NoSuchExecution, OutcomeUnk
 from casework.executions import control
 from casework.executions.advance import advance
 from casework.executions.deliver import handle
+from casework.executions.run_task import find_function
+from casework.executions.tasks import claim_task
 from casework.executions.worker import Worker, sweep
 from casework.kernel.effects import Query, Transact
 from casework.kernel.schema import EXECUTIONS
@@ -344,6 +346,8 @@ def test_what_does_not_fit_is_named_and_nothing_is_written() -> None:
         (JOB.replace("working", "busy"), "there is no state 'working'"),
         (JOB.replace("id: do,", "id: other,"), "'do', which is not invoked"),
         (JOB.replace(", after: {10s: late}}", "}"), "its timer"),
+        (JOB.replace("task: do_it", "task: do_other"), "'do', the task 'do_it', which is 'do_other' there"),
+        (JOB.replace("task: do_it", "machine: do_it"), "'do', the task 'do_it', which is a machine there"),
     ):
         newer = app_on(backend, job(text))
         with pytest.raises(Misuse, match=said):
@@ -360,6 +364,30 @@ def test_an_execution_can_be_migrated_to_a_machine_of_another_name() -> None:
     assert app.handle("j", "add").context == {"n": 2} and backend is app.backend
     with pytest.raises(Misuse, match="known: job, newjob"):
         app.migrate("j", to="nonsense")
+
+
+def test_a_child_that_is_another_machine_in_the_new_definition_does_not_fit() -> None:
+    parent = "{id: p, initial: a, states: {a: {invoke: {id: kid, src: {machine: MACHINE}}}}}"
+    kids = [machine(f"{{id: {name}, initial: a, states: {{a: {{}}}}}}") for name in ("kid", "other")]
+    app, backend = watched_app(machine(parent.replace("MACHINE", "kid")), *kids)
+    app.start("p", id="x")
+    newer = app_on(backend, machine(parent.replace("MACHINE", "other")), *kids)
+    with pytest.raises(Misuse, match="it waits for 'kid', the machine 'kid', which is 'other' there"):
+        newer.migrate("x")
+
+
+def test_a_task_that_waits_is_run_by_the_machine_of_the_new_name() -> None:
+    new = job(JOB.replace("id: job", "id: newjob"))
+    app, backend = watched_app(job())
+    app.start("job", id="j")
+    app.handle("j", "work")
+    newer = app_on(backend, new)
+    new.task(name="do_it")(lambda task: "done")
+    newer.migrate("j", to="newjob")
+    assert [item["machine"] for item in items_of(backend, "j") if "src" in item] == ["newjob"]
+    place = next(EXECUTIONS.key_of(item) for item in items_of(backend, "j") if "src" in item)
+    task = run(claim_task(newer.core.rt, place), backend)
+    assert task is not None and find_function(newer.core.rt, task)(None) == "done"
 
 
 # --- purge ------------------------------------------------------------------------------------------------------------

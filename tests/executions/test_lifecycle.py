@@ -165,6 +165,20 @@ def test_what_cannot_be_an_id_is_refused_before_anything_is_written(face: Face, 
     assert face.backend.written == []
 
 
+@pytest.mark.parametrize("id", [" ", " o-1", "o-1 ", "\u3000"])
+def test_no_execution_is_started_under_an_id_with_white_space_at_an_end(face: Face, id: str) -> None:
+    face.backend.forget()
+    with pytest.raises(Misuse, match=r"not an execution id|white space"):
+        face.start("order", id=id)
+    assert face.backend.written == []
+
+
+def test_looking_for_what_is_no_id_says_so(face: Face) -> None:
+    for call in (face.get, face.inspect, face.wait, face.trace, face.cancel, face.purge):
+        with pytest.raises(Misuse, match="'' is not an execution id"):
+            call("")
+
+
 @pytest.mark.parametrize("id", ["x" * 512, "ä" * 256, "a/b.1.0", "~", "o 1", "0", "漢字"])
 def test_any_other_id_works(face: Face, id: str) -> None:
     face.start("order", id=id)

@@ -26,6 +26,33 @@ def wrong_state(body: str) -> list[str]:
 # --- YAML
 
 
+def test_a_key_that_stands_twice_hides_no_other_problem() -> None:
+    text = "id: x\ninitial: a\nstates:\n  a: {onn: {}}\n  b: {}\n  b: {}\n"
+    with pytest.raises(InvalidMachine) as caught:
+        Machine.from_yaml(text, source="x")
+    assert caught.value.problems == (
+        "x:6: states: the key 'b' stands twice (first on line 5; remove one)",
+        "x:4: states.a.onn: unknown key 'onn' (did you mean 'on'?)",
+    )
+
+
+def test_problems_of_json_have_lines_and_its_own_name() -> None:
+    def found(text: str) -> tuple[str, ...]:
+        with pytest.raises(InvalidMachine) as caught:
+            Machine.from_yaml(text, source="x.json")
+        return caught.value.problems
+
+    assert found('{"id": "x",\n "initial": "a",\n "states": {\n "a": {"onn": {}}}}') == (
+        "x.json:4: states.a.onn: unknown key 'onn' (did you mean 'on'?)",
+    )
+    assert found('{"id": "x",\n "id": "x", "initial": "a", "states": {"a": {}}}') == (
+        "x.json:2: (top): the key 'id' stands twice (first on line 1; remove one)",
+    )
+    assert found('{"id": "x",\n "states": [}') == ("x.json:2: not JSON: Expecting value",)
+    twice, *_ = found('{\t"id": "x",\t"id": "\\ud83d\\ude00", "initial": "a", "states": {"a": {}}}')
+    assert "stands twice" in twice
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -47,13 +74,13 @@ def test_keys_are_always_strings() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", "x:1: (top): line 3: the key 'a' stands twice, first on line 1 (remove one)"),
+        ("a: 1\nb: 2\na: 3\n", "x:3: (top): the key 'a' stands twice (first on line 1; remove one)"),
         ("a: .inf", "x:1: a: .inf is not a number that JSON can hold (quote it if text is meant)"),
         (
             "a: !python/object:os.system x",
             "x:1: a: the tag '!python/object:os.system' is not supported (remove the tag)",
         ),
-        ("[1]: 2", "x:1: (top): line 1: a key is not a plain name (write the key as text)"),
+        ("[1]: 2", "x:1: (top): a key is not a plain name (write the key as text)"),
         ("", "x: the document is empty (a machine has an id and states)"),
         ("a: [1, }", "x:1: not YAML: "),
         ("a: &x [*x]", "x:1: a[0]: the document holds itself or is too large (at most 100,000 values)"),

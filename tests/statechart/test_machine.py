@@ -107,7 +107,8 @@ def test_async_actions_second_registrations_and_non_functions_are_refused() -> N
 def test_check_names_every_function_that_is_missing() -> None:
     found = [str(problem) for problem in order().check()]
     assert len(found) == 4
-    assert "error: order: the action 'add_item' is named but not registered (@machine.action on a function" in found[0]
+    said = "the action 'add_item' is named but not registered (@machine.action on a function of that name)"
+    assert found[0] == f"error: machine:10: states.a.on.add_item.actions[0]: {said}"
     assert found[3].startswith("error: machine:7: states.a: order: src 'charge_card' is neither a task nor a machine")
 
 

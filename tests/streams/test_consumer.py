@@ -64,6 +64,14 @@ def until_done(leave: Flag, last: str, handler: Any = record) -> Any:
     return handle
 
 
+def test_a_handler_that_could_take_no_operation_is_refused_at_once() -> None:
+    for handler in (lambda op: None, lambda: None, lambda op, writes, more: None):
+        with pytest.raises(casework.Misuse, match="cannot be called with an operation and its writes"):
+            Consumer(log(), "g", ["s"], handler)  # type: ignore[arg-type]
+    for handler in (lambda op, writes: None, lambda *all: None, lambda op, writes, more=1: None):
+        assert Consumer(log(), "g", ["s"], handler).handler is handler  # type: ignore[arg-type]
+
+
 def test_the_cursor_moves_with_what_the_handler_wrote() -> None:
     backend, leave = backend_with("a", "b", "c"), Flag()
     consumer, program = follower(backend, until_done(leave, "c"), leave)

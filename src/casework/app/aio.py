@@ -176,6 +176,7 @@ def open_app_async(
     if store is None or isinstance(store, str):
         url = store_url(store)
         wanted = is_embedded(url) if create is None else create
+        core.url = url
         return AsyncApp(core, open_backend_async(url), owns_backend=True, create=wanted)
     if not isinstance(store, AsyncBackend):
         raise Misuse(f"{store!r:.80} is no store; give a URL such as sqlite:///shop.db, or an async backend")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import shlex
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -45,6 +46,8 @@ class Core:
         self.writer = Writer(Log(streams))
         self.rt = Runtime(machines, options, codec)
         self.bell = Bell()
+        self.url = ""
+        """The store's, where it was opened by one."""
         self.worker_error: BaseException | None = None
         """Why the worker of this process has ended before it was asked to; None again at the end of its block."""
         self._held: collections.OrderedDict[str, State] = collections.OrderedDict()
@@ -104,9 +107,10 @@ def read_settings(core: Core) -> Program[bool]:
     window_s = int(item.get("dedupe_window_s", 0))
     given_s = core.rt.options.dedupe_window_s
     if given_s is not None and given_s != window_s:
+        where = f" --store {shlex.quote(core.url)}" if core.url else ""
         raise Misuse(
             f"dedupe_window_s is {given_s}, but the store's window is {window_s}, and all its processes must have the "
-            f"same; leave it out, or change the store's: `casework settings --dedupe-window-s {given_s}`"
+            f"same; leave it out, or change the store's: `casework settings --dedupe-window-s {given_s}{where}`"
         )
     core.rt.options = msgspec.structs.replace(core.rt.options, buckets=int(item["buckets"]), dedupe_window_s=window_s)
     if int(item.get("tables", 0)) < len(TABLES):

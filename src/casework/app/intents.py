@@ -21,7 +21,7 @@ from casework.executions.spill import drain
 from casework.executions.state import STATE, State
 from casework.idempotency import lifecycle, record
 from casework.idempotency.guarding import RESULT, Claim
-from casework.kernel.conditions import present
+from casework.kernel.conditions import Condition, present, spoken
 from casework.kernel.effects import Instant
 from casework.kernel.items import AnyWrite, Check
 from casework.kernel.programs import Program, get
@@ -83,11 +83,21 @@ class WriteIntent(_Plain):
 
     def __init__(self, write: AnyWrite) -> None:
         verb = type(write).__name__.lower()
+        if write.when is not None and not isinstance(write.when, Condition):
+            raise Misuse(f"{verb}: when is {write.when!r:.80}; give a condition, such as casework.absent()")
         try:
             self.name = f"{verb} {write.key}"
         except KeyError as error:
             raise Misuse(f"{verb} of an item without its key attribute {error}") from None
         self._write = write
+
+    def refused(self, refusals: Sequence[Refusal | None]) -> None:
+        """Its condition did not hold: final; says which, and what was there."""
+        first = next((refusal for refusal in refusals if refusal is not None), None)
+        if self._write.when is None or first is None or first.why != "condition":
+            raise TransactionRefused(self.name, refusals)
+        found = "there is no such item" if first.item is None else "an item is there (error.refusals has it)"
+        raise TransactionRefused(self.name, refusals, f"when={spoken(self._write.when)} does not hold, {found}")
 
     def plan(self, core: Core, moment: Instant) -> Program[list[AnyWrite]]:
         """The write."""
@@ -150,7 +160,7 @@ class StartIntent:
     """The start of an execution. One that was started so before is left as it is, and is the result."""
 
     def __init__(self, core: Core, machine: str, id: str, input: Any) -> None:
-        deliver.check_id(id)
+        deliver.check_new_id(id)
         check_json(input, "input")
         self.name = f"start of execution {id!r:.200}"
         self.machine = core.rt.machine_named(machine)

@@ -107,6 +107,8 @@ def wait(core: Core, id: str, *, timeout_s: float | None = None) -> Program[Exec
             error, which is its ``__cause__``.
         NoSuchExecution: there is none.
     """
+    if timeout_s is not None and (isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float)):
+        raise Misuse(f"timeout_s is {timeout_s!r:.80}; give a number of seconds, or None to wait for ever")
     started = yield from now()
     pause_s = 0.005
     while True:

@@ -216,6 +216,7 @@ def open_app(
     core = Core(machines, make_options(options), codec, streams)
     owns = store is None or isinstance(store, str)
     url = store_url(store) if store is None or isinstance(store, str) else None
+    core.url = url or ""
     backend = open_backend(url) if url is not None else store
     if not isinstance(backend, Backend):
         raise Misuse(f"{store!r:.80} is no store; give a URL such as sqlite:///shop.db, or a backend")

@@ -94,6 +94,11 @@ def _check_count(parts: Sequence[tuple[Intent, slice]], count: int) -> None:
         )
 
 
+def _check_is(what: str, given: object, kind: type, wanted: str) -> None:
+    if not isinstance(given, kind):
+        raise Misuse(f"{what} is {given!r:.80}; give {wanted}")
+
+
 class Owner(Protocol):
     """The application that a transaction belongs to, blocking or async."""
 
@@ -119,20 +124,26 @@ class Intents:
 
     def put(self, table: Table, item: Item, *, when: Condition | None = None) -> None:
         """Store an item of a table of your own, on condition of ``when``."""
+        _check_is("put: table", table, Table, 'a casework.Table, such as Table(name="notes", partition="id")')
+        _check_is("put: item", item, Mapping, "a mapping of attributes to values")
         self.add(WriteIntent(Put(table, dict(item), when)))
 
     def update(
         self, key: Key, set: Mapping[str, Scalar], *, remove: Sequence[str] = (), when: Condition | None = None
     ) -> None:
         """Set and remove attributes of an item of a table of your own."""
+        _check_is("update: key", key, Key, "a key, such as notes.key('n-1')")
+        _check_is("update: set", set, Mapping, "a mapping of attributes to values")
         self.add(WriteIntent(Update(key, dict(set), tuple(remove), when)))
 
     def delete(self, key: Key, *, when: Condition | None = None) -> None:
         """Remove an item of a table of your own."""
+        _check_is("delete: key", key, Key, "a key, such as notes.key('n-1')")
         self.add(WriteIntent(Delete(key, when)))
 
     def check(self, key: Key, when: Condition) -> None:
         """Write nothing; refuse the transaction unless the condition holds."""
+        _check_is("check: key", key, Key, "a key, such as notes.key('n-1')")
         self.add(WriteIntent(Check(key, when)))
 
     def send(self, id: str, event: str, data: Any = None, *, event_id: str | None = None, priority: int = 0) -> None:

@@ -5,6 +5,12 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line and exit with its code: 0, 1 for failures, 2 for misuse, 130 for Ctrl-C."""
-    from casework.cli.app import run
+    import sys
 
-    run()
+    try:
+        from casework.cli.app import run
+
+        run()
+    except KeyboardInterrupt:  # before a command has begun, which sees to it itself
+        print("casework: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from casework.cli.failures import command
-from casework.cli.opening import Debug, Id, Store, find_machines, open_store
+from casework.cli.opening import Debug, Id, Store, counted, find_machines, open_store
 
 Code = Annotated[
     str | None,
@@ -104,7 +104,7 @@ def purge(
     """
     with open_store(store) as app:
         count = app.purge(id, force=force)
-    print(f"{id} is gone: {count} item{'s' if count != 1 else ''} deleted")
+    print(f"{id} is gone: {counted(count, 'item')} deleted")
 
 
 @command

@@ -17,7 +17,6 @@ def demo(
         str | None,
         typer.Option(
             "--store",
-            envvar="CASEWORK_STORE",
             show_default=False,
             metavar="URL",
             help="sqlite:///new.db, or dynamodb://?endpoint=...&region=... [default: a file in a temporary folder]",
@@ -36,7 +35,7 @@ def demo(
 
     An order machine takes orders from a file; its payments fail now and then; one of the worker processes is killed in
     the middle. At the end the database is held against a ledger that the tasks wrote outside it. Exit code 1 when
-    anything does not fit.
+    anything does not fit. CASEWORK_STORE is not used: only --store says where the orders go.
 
     \b
     casework demo

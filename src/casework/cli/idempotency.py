@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from casework.cli.failures import FAILED, command, say
 from casework.cli.inspecting import moment
-from casework.cli.opening import AsJson, Debug, Store, print_json
+from casework.cli.opening import AsJson, Debug, Store, command_url, counted, print_json
 from casework.errors import CorruptItem, Misuse
 
 app = typer.Typer(
@@ -26,15 +26,19 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The whole key, such as 
 def _opened(store: str | None) -> Iterator[Any]:
     """The idempotency store at a URL. Misuse for a file that is not there: a typing error must not leave a new one."""
     from casework.app.idempotency_store import IdempotencyStore
-    from casework.app.stores import open_backend, sqlite_path, store_url
+    from casework.app.stores import open_backend
 
-    url = store_url(store)
-    if url.startswith("memory:"):
-        raise Misuse("memory: ends with this process, so a command would see nothing in it; use sqlite:///file.db")
-    if url.startswith("sqlite:") and not Path(sqlite_path(url)).exists():
-        raise Misuse(f"there is no database {sqlite_path(url)!r:.300}; give --store")
-    with IdempotencyStore(open_backend(url)) as opened:
+    with IdempotencyStore(open_backend(command_url(store))) as opened:
         yield opened
+
+
+def _stored_key(opened: Any, key: str) -> str:
+    """The key as it is stored. One that is text stands there as JSON, ``shop.refund/"42"``; the plain form will do."""
+    name, slash, rest = key.partition("/")
+    if not slash or opened.get(key) is not None:
+        return key
+    quoted = f"{name}/{json.dumps(rest, ensure_ascii=False)}"
+    return quoted if opened.get(quoted) is not None else key
 
 
 @app.command("show")
@@ -46,7 +50,7 @@ def show(key: Key, store: Store = None, as_json: AsJson = False, debug: Debug = 
     casework idempotency show shop.refund/42
     """
     with _opened(store) as opened:
-        record = opened.get(key)
+        record = opened.get(_stored_key(opened, key))
     if record is None:
         say(f"there is no record of {key!r}")
         raise typer.Exit(FAILED)
@@ -160,6 +164,7 @@ def release(key: Key, store: Store = None, debug: Debug = False) -> None:
     casework idempotency release shop.refund/42
     """
     with _opened(store) as opened:
+        key = _stored_key(opened, key)
         if not opened.force_release(key):
             say(f"nobody has {key!r} claimed")
             raise typer.Exit(FAILED)
@@ -188,10 +193,11 @@ def purge(
         raise Misuse("name a key, or give --expired")
     with _opened(store) as opened:
         if key is None:
-            print(f"{_purge_expired(opened)} items deleted")
+            print(f"{counted(_purge_expired(opened), 'item')} deleted")
             return
+        key = _stored_key(opened, key)
         count = opened.purge(key)
     if not count:
         say(f"there is no record of {key!r}")
         raise typer.Exit(FAILED)
-    print(f"{key} is forgotten: {count} item{'s' if count != 1 else ''} deleted")
+    print(f"{key} is forgotten: {counted(count, 'item')} deleted")

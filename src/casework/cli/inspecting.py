@@ -191,24 +191,29 @@ def trace(id: Id, store: Store = None, as_json: AsJson = False, debug: Debug = F
     """
     with open_store(store) as app:
         entries = app.trace(id)
+        error = app.get(id).error
     if as_json:
         print_json({"id": id, "entries": entries})
         return
     if not entries:
         say(f"execution {id!r:.200} has no trace; workers keep one with --trace-max 200")
-    for line in timeline(entries):
+    for line in timeline(entries, error):
         print(line)
 
 
-def timeline(entries: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A trace in lines: time, version, event, and which states were left and entered."""
+def timeline(entries: Sequence[dict[str, Any]], error: Any = None) -> Iterator[str]:
+    """A trace in lines: time, version, event, which states were left and entered, and the execution's error."""
+    from casework.executions.telling import told
+
     first_us = entries[0]["at_us"] if entries else 0
     for entry in entries:
         head = f"{moment(entry['at_us'])}  +{(entry['at_us'] - first_us) / 1e6:.3f} s  v{entry['version']}"
         for event in entry["events"] or [{"event": "(nothing to be done)"}]:
-            yield f"{head}  {event['event']}  {_moved(event)}".rstrip()
+            why = f"  ({event['error']})" if event.get("error") else ""
+            yield f"{head}  {event['event']}  {_moved(event)}{why}".rstrip()
     if entries and entries[-1]["status"] not in ("running", "pending"):
-        yield f"{moment(entries[-1]['at_us'])}  {entries[-1]['status']}"
+        why = f": {told(error)}" if error is not None else ""
+        yield f"{moment(entries[-1]['at_us'])}  {entries[-1]['status']}{why}"
 
 
 def _moved(event: dict[str, Any]) -> str:

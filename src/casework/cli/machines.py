@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from casework.cli.failures import MISUSE, command, say
-from casework.cli.opening import MACHINE_FILES, AsJson, Debug, find_machines, print_json
+from casework.cli.opening import MACHINE_FILES, AsJson, Debug, counted, find_machines, print_json
 from casework.errors import InvalidMachine, Misuse
 
 
@@ -42,12 +42,11 @@ def check(
         problems += [{"severity": "error", "text": text} for text in error.problems]
     for machine in machines:
         machine.knows_machines([each.name for each in machines])
-        problems += [
-            {"severity": problem.severity, "text": problem.text}
-            for problem in machine.check()
-            # A file alone registers nothing: that says nothing about the file.
-            if not (is_file and problem.needs_functions)
-        ]
+        for found in machine.check():
+            if not (is_file and found.needs_functions):
+                problems.append({"severity": found.severity, "text": found.text})
+            elif found.in_a_file:  # a file alone registers nothing: that by itself says nothing about the file
+                problems.append({"severity": "warning", "text": found.in_a_file})
     errors = [problem for problem in problems if problem["severity"] == "error"]
     if as_json:
         print_json({"ok": not errors, "machines": [machine.name for machine in machines], "problems": problems})
@@ -60,10 +59,10 @@ def check(
             for machine in machines:
                 print(mermaid(machine), end="")
         elif not errors:
+            verdict = counted(len(problems), "warning") if problems else "fine"
             for machine in machines:
-                print(
-                    f"{machine.name}: {len(machine.tables.states) - 1} states, {len(machine.event_types)} events, fine"
-                )
+                states = counted(len(machine.tables.states) - 1, "state")
+                print(f"{machine.name}: {states}, {counted(len(machine.event_types), 'event')}, {verdict}")
     if errors:
         raise typer.Exit(MISUSE)
 

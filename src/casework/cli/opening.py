@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from casework.errors import Misuse
+from casework.errors import MissingTable, Misuse
 
 if TYPE_CHECKING:
     from casework.app.sync import App
@@ -44,17 +44,46 @@ def open_store(store: str | None, machines: Sequence[Machine] = (), *, make: boo
         make: make the file, where the store is one that does not exist yet.
         options: those of ``casework.open``.
 
-    Raises Misuse for a file that does not exist, unless it is to be made: a typing error must not leave a new file.
+    Raises Misuse for a file that does not exist, MissingTable for one without casework's tables, unless they are to be
+    made: a typing error must not leave a new file, nor tables in somebody else's.
     """
     import casework
+
+    url = command_url(store, make=make)
+    try:
+        return casework.open(url, machines=machines, create=None if make else False, **options)
+    except MissingTable as error:
+        if not url.startswith("sqlite:"):
+            raise
+        raise MissingTable(
+            f"{url} lacks tables (no execution was started there yet, or an earlier casework made it); "
+            "`casework start` and `casework worker` make them"
+        ) from error
+
+
+def command_url(store: str | None, *, make: bool = False) -> str:
+    """The URL of a store that commands can work on; ``make``: also one that is not there yet.
+
+    Raises Misuse for one that they cannot, MissingTable for a database in which casework has never been.
+    """
     from casework.app.stores import sqlite_path, store_url
 
     url = store_url(store)
-    if url.startswith("sqlite:") and not make and not Path(sqlite_path(url)).exists():
-        raise Misuse(f"there is no database {sqlite_path(url)!r:.300}; give --store, or begin with `start`")
     if url.startswith("memory:"):
         raise Misuse("memory: ends with this process, so a command would see nothing in it; use sqlite:///file.db")
-    return casework.open(url, machines=machines, **options)
+    if url.startswith("sqlite:") and not make:
+        path = sqlite_path(url)
+        if not Path(path).exists():
+            raise Misuse(f"there is no database {path!r:.300}; give --store, or begin with `start`")
+        from casework.backends.sqlite.connections import foreign_tables
+
+        others = foreign_tables(path)
+        if others is not None:
+            holds = f"it holds {', '.join(others)}"[:200] if others else "it is empty"
+            raise MissingTable(
+                f"{path!r:.300} has no tables of casework's ({holds}); give --store, or begin with `start`"
+            )
+    return url
 
 
 def find_machines(place: str) -> list[Machine]:
@@ -87,7 +116,8 @@ def find_machines(place: str) -> list[Machine]:
 def _import(module_name: str, place: str) -> Any:
     if not module_name or not all(part.isidentifier() for part in module_name.split(".")):
         raise Misuse(
-            f"{place!r} names no machine; write a file (order.yaml), a module (shop), or MODULE:NAME (shop:order)"
+            f"{place!r} names no machine{_file_meant(place)}; write a file (order.yaml), a module (shop), or "
+            "MODULE:NAME (shop:order)"
         )
     here = os.getcwd()
     if here not in sys.path:
@@ -96,7 +126,8 @@ def _import(module_name: str, place: str) -> Any:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise Misuse(f"there is no module {module_name!r} here or in what is installed") from None
+            meant = _file_meant(module_name)
+            raise Misuse(f"there is no module {module_name!r} here or in what is installed{meant}") from None
         raise Misuse(f"module {module_name!r} imports {error.name!r}, which is not installed") from error
     except (Misuse, KeyboardInterrupt):
         raise
@@ -104,6 +135,14 @@ def _import(module_name: str, place: str) -> Any:
         where = traceback.extract_tb(error.__traceback__)[-1]
         line = f"{Path(where.filename).name}:{where.lineno}"
         raise Misuse(f"module {module_name!r} cannot be imported: {line}: {type(error).__name__}: {error}") from error
+
+
+def _file_meant(name: str) -> str:
+    """A hint, where a file of that name is there and only its ending was left out."""
+    for ending in MACHINE_FILES:
+        if Path(name + ending).is_file():
+            return f" (did you mean {name + ending}?)"
+    return ""
 
 
 def _machines_in(value: Any, place: str) -> list[Machine]:
@@ -153,6 +192,11 @@ def read_json(text: str | None, what: str) -> Any:
         raise Misuse(f"{source}: {text!r:.60} is not JSON: {error}{hint}") from None
     check_json(value, source)
     return value
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 event``, ``2 events``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def print_json(value: Any) -> None:

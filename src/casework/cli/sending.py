@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from casework.cli.failures import FAILED, command, say
-from casework.cli.opening import AsJson, Debug, Id, Store, find_machines, open_store, print_json, read_json
+from casework.cli.opening import (
+    MACHINE_FILES,
+    AsJson,
+    Debug,
+    Id,
+    Store,
+    find_machines,
+    open_store,
+    print_json,
+    read_json,
+)
 from casework.errors import Misuse
 
 MACHINE_HELP = "Where the machine is: a file, MODULE:NAME, or MODULE; needed when MACHINE is only its name."
@@ -53,7 +64,7 @@ def start(
     if missing:
         raise Misuse(
             f"machine {chosen.name!r} names {', '.join(missing)}, which {code or machine!r} does not register; the "
-            "first step is taken here and may need them: start it from the module that registers them, as MODULE:NAME"
+            f"first step is taken here and may need them: {_cure(chosen.name, code or machine, missing)}"
         )
     value = read_json(input, "--input")
     with open_store(store, machines, make=True) as app:
@@ -62,6 +73,19 @@ def start(
         print_json(execution)
     else:
         print(execution.id)
+
+
+def _cure(name: str, place: str, missing: Sequence[str]) -> str:
+    """What to do about functions and machines that a place lacks."""
+    if place.lower().endswith(MACHINE_FILES):
+        return "start it from the module that registers them, as MODULE:NAME"
+    module, colon, _ = place.partition(":")
+    if not any(what.startswith("machine") for what in missing):
+        return f"register them in {module!r}"
+    there = {f"machine {each.name!r}" for each in find_machines(module)} if colon else set()
+    if f"machine {name!r}" in there and there.issuperset(what for what in missing if what.startswith("machine")):
+        return f"start it with all machines of its module: `casework start {name} --machine {module}`"
+    return "name a place that has them all: a list of machines, or the module that imports them"
 
 
 @command

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from casework.cli.failures import FAILED, command
-from casework.cli.opening import AsJson, Debug, Store, open_store, print_json
+from casework.cli.opening import AsJson, Debug, Store, counted, open_store, print_json
 from casework.errors import Misuse
 
 app = typer.Typer(
@@ -196,8 +196,8 @@ def truncate(
     """
     with open_store(store) as opened:
         done = opened.streams.truncate(stream, upto, repush_window_s=repush_window_s)
-    kept = f", {done.kept_ops} are kept for repeated pushes" if done.kept_ops else ""
-    print(f"{stream}: floor {done.floor_seq}, {done.removed_ops} operations removed{kept}")
+    kept = f", {done.kept_ops} kept for repeated pushes" if done.kept_ops else ""
+    print(f"{stream}: floor {done.floor_seq}, {counted(done.removed_ops, 'operation')} removed{kept}")
 
 
 @app.command("repair")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from casework.cli.failures import INTERRUPTED, command, say
-from casework.cli.opening import Debug, Store, find_machines, open_store
+from casework.cli.opening import Debug, Store, counted, find_machines, open_store
+from casework.errors import Contention, Misuse, OutcomeUnknown, Throttled, Unavailable
+
+if TYPE_CHECKING:
+    from casework.app.sync import App, WorkerThread
 
 
 @command
@@ -60,16 +65,38 @@ def worker(
     if not debug:
         logging.getLogger("botocore").setLevel(logging.WARNING)
     found = list(dict.fromkeys(machine for place in machines for machine in find_machines(place)))
-    with open_store(store, found, make=True, trace_max=trace_max) as app:
-        thread = app.worker(
-            concurrency=concurrency, poll_s=poll_s, lease_s=lease_s, heartbeat_s=heartbeat_s, drain_s=drain_s
-        )
+    with contextlib.ExitStack() as stack:
+        with _able_to_begin():
+            app = stack.enter_context(open_store(store, found, make=True, trace_max=trace_max))
+            thread = app.worker(
+                concurrency=concurrency, poll_s=poll_s, lease_s=lease_s, heartbeat_s=heartbeat_s, drain_s=drain_s
+            )
+            _begin(app, thread)
         _stop_on_signals(thread.worker.stop.set, drain_s)
         spare_the_collector()
         names = ", ".join(machine.name for machine in found)
         say(f"worker {os.getpid()} is ready: {names}")
         thread.run()
-        say(f"worker {os.getpid()} ended: {thread.worker.advanced_n} steps, {thread.worker.tasks_n} tasks")
+        steps, tasks = counted(thread.worker.advanced_n, "step"), counted(thread.worker.tasks_n, "task")
+        say(f"worker {os.getpid()} ended: {steps}, {tasks}")
+
+
+@contextlib.contextmanager
+def _able_to_begin() -> Iterator[None]:
+    """Misuse where the store does not answer, or takes no writes: then there is nothing that a worker could do."""
+    try:
+        yield
+    except Unavailable as error:
+        raise Misuse(f"the worker cannot begin: {error}") from error
+
+
+def _begin(app: App, thread: WorkerThread) -> None:
+    """Tell the other workers that this one is there, which shows whether the store takes writes."""
+    from casework.backends.drive import run
+    from casework.executions.membership import beat
+
+    with contextlib.suppress(Contention, OutcomeUnknown, Throttled):  # they pass; the worker beats again
+        run(beat(thread.worker.membership, thread.worker.options.heartbeat_s), app.backend)
 
 
 def spare_the_collector() -> None:

@@ -294,7 +294,6 @@ def drop_tables(url: str) -> None:
 
 def store_of_its_own(given: str | None, folder: Path) -> str:
     """The store's URL: a file in the demo's folder, or the tables of a prefix that nobody else has."""
-    given = given or os.environ.get("CASEWORK_STORE")
     if not given:
         return f"sqlite:///{folder}/demo.db"
     if given.startswith("dynamodb:"):

@@ -26,6 +26,7 @@ from casework.executions.runtime import RACES, Parked, Runtime, has_functions, m
 from casework.executions.setting_aside import finish_resume, set_aside
 from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, State, decode_data, encode_data, state_of
+from casework.executions.telling import told
 from casework.kernel.conditions import Condition, absent, equals, present
 from casework.kernel.effects import Instant, Now, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
@@ -57,6 +58,10 @@ class Advanced(msgspec.Struct, gc=False):
     """Whether messages or due timers were left for another commit."""
     parked: str = ""
     """Why this process could not advance it."""
+    is_news: bool = False
+    """Whether its next look was put off for that just now."""
+    failed: str = ""
+    """Why it failed, where it failed in this very commit."""
 
 
 class Marked(msgspec.Struct, gc=False):
@@ -135,7 +140,8 @@ def _advance_once(
         return Advanced(state, has_more=False)
     new = yield from commit(rt, change, state.unchanged())
     left = has_next or len(change.consumed) < len(messages) or change.next_due() is not None
-    return Advanced(new, is_held=True, has_more=left)
+    failed = told(change.data.snap.error) if new.status == "failed" else ""
+    return Advanced(new, is_held=True, has_more=left, failed=failed)
 
 
 def plan(
@@ -364,6 +370,7 @@ def _orphaned(rt: Runtime, id: str, items: Sequence[Item]) -> Program[Advanced]:
 def _park(items: Sequence[Item], reason: str) -> Program[Advanced]:
     """Put off the next look at what stands in the index, longer each time; nothing else changes."""
     moment = yield from now()
+    is_news = False
     for item in items:
         rank = item.get("rank_us")
         if rank is None or int(rank) > moment.middle_us:
@@ -379,4 +386,5 @@ def _park(items: Sequence[Item], reason: str) -> Program[Advanced]:
             yield from write(update)
         except ConditionFailed:
             continue  # it moved by itself
-    return Advanced(None, parked=reason)
+        is_news = items[0]["sort"] == STATE  # a message without an execution may only be early
+    return Advanced(None, parked=reason, is_news=is_news)

@@ -36,6 +36,7 @@ from casework.executions.state import (
     is_id,
 )
 from casework.executions.task_items import task_key, task_put, task_sort
+from casework.executions.telling import told
 from casework.executions.trace import trace_writes
 from casework.kernel.conditions import absent, any_of, equals, present
 from casework.kernel.effects import Instant
@@ -248,6 +249,8 @@ class Change:
                 note["id"] = event.id
             if event is not None and event.stay:
                 note["stay"] = event.stay
+            if event is not None and event.type.startswith("error.") and self.rt.codec is None:
+                note["error"] = told(event.data)  # with a codec no data may be stored in clear
             self.events.append(note)
         for effect in result.effects:
             _APPLY[type(effect)](self, effect)

@@ -6,7 +6,7 @@ or wins it, nothing in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -20,10 +20,13 @@ from casework.executions.runtime import RACES, Parked, Runtime, machine_of, stor
 from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
 from casework.executions.state import STATE, Data, State, decode_data, decode_timers
-from casework.kernel.items import Check, Delete, Key, Put
-from casework.kernel.programs import Program, call, get, now, query, sleep, token, transact, write
+from casework.executions.task_items import Task, task_of, task_sort
+from casework.kernel.conditions import present
+from casework.kernel.items import Check, Delete, Key, Put, Update
+from casework.kernel.programs import Program, call, get, get_many, now, query, sleep, token, transact, write
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, rearm
+from casework.statechart.nodes import Invoke as Invocation
 from casework.streams.log import Log
 
 CANCEL_EVENT = "cancel"
@@ -192,8 +195,8 @@ def _begin_again(change: Change) -> None:
 def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Execution]:
     """Let an execution go on with another definition of its machine: this process's, or the one given.
 
-    Every active state must be in the new definition, with the same timers and invocations. Raises Misuse with what does
-    not fit; NoSuchExecution.
+    Every active state must be in the new definition, with the same timers and invocations, of the same tasks and
+    machines. Raises Misuse with what does not fit; NoSuchExecution.
     """
 
     def attempt(state: State) -> Program[State | None]:
@@ -202,30 +205,49 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
         new_machine = machine or rt.machine_named(state.machine)
         if new_machine.hash == state.machine_hash:
             return state
-        data = decode_data(state, rt.decode(state.data))
-        problems = _misfits(new_machine, data, state)
-        if problems:
-            raise Misuse(f"execution {id!r:.200} does not fit {new_machine.name!r}: {'; '.join(problems)}")
         if state.spill:
             yield from drain(rt, state)
             return None
+        data = decode_data(state, rt.decode(state.data))
+        tasks = yield from _pending_tasks(state, data)
+        problems = _misfits(new_machine, data, state, tasks)
+        if problems:
+            raise Misuse(f"execution {id!r:.200} does not fit {new_machine.name!r}: {'; '.join(problems)}")
         yield from store_definition(rt, new_machine)
         moment = yield from now()
         new = msgspec.structs.replace(
             state, version=state.version + 1, machine=new_machine.name, machine_hash=new_machine.hash,
             updated_at_us=moment.middle_us,
         )  # fmt: skip
-        yield from write(Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged()))
+        put = Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged())
+        if new.machine == state.machine or not tasks:
+            yield from write(put)
+        else:  # a task is run by the machine of its name
+            renamed = {"machine": new.machine}
+            yield from transact([put, *(Update(task.place, renamed, when=present()) for task in tasks.values())])
         return new
 
     return view(rt, (yield from _with_state(attempt, id)))
 
 
-def _misfits(machine: Machine, data: Data, state: State) -> list[str]:
+def _pending_tasks(state: State, data: Data) -> Program[dict[str, Task]]:
+    """The tasks that an execution waits for, by their invocation; one whose result is on its way has ended."""
+    places = {
+        name: Key(EXECUTIONS, state.id, task_sort(waiting.stay, name))
+        for name, waiting in data.invokes.items()
+        if waiting.task
+    }
+    if not places:
+        return {}
+    items = yield from get_many(list(places.values()))
+    return {name: task_of(item) for name, item in zip(places, items, strict=True) if item is not None}
+
+
+def _misfits(machine: Machine, data: Data, state: State, tasks: Mapping[str, Task]) -> list[str]:
     """Why an execution cannot go on with ``machine``."""
     problems = []
     timers: set[str] = set()
-    invokes: set[str] = set()
+    invokes: dict[str, Invocation] = {}
     for path in data.snap.configuration:
         try:
             node = machine.state(path)
@@ -234,14 +256,29 @@ def _misfits(machine: Machine, data: Data, state: State) -> list[str]:
             continue
         for active in (node, *node.ancestors):
             timers |= {timer.name for timer in active.timers}
-            invokes |= {invoke.id for invoke in active.invokes}
-    problems += [f"it waits for {name!r}, which is not invoked there" for name in data.invokes if name not in invokes]
+            invokes |= {invoke.id: invoke for invoke in active.invokes}
+    for name, waiting in data.invokes.items():
+        before = (tasks[name].src if name in tasks else "") if waiting.task else waiting.machine
+        problems += _misfit(name, "task" if waiting.task else "machine", before, invokes.get(name))
     problems += [
         f"its timer {timer.name!r} is not there"
         for timer in decode_timers(state.timers)
         if not timer.event_type and timer.name not in timers
     ]
     return problems
+
+
+def _misfit(name: str, kind: str, before: str, invoke: Invocation | None) -> list[str]:
+    """Why what an execution waits for, the ``kind`` named ``before``, is not what the new definition invokes."""
+    if invoke is None:
+        return [f"it waits for {name!r}, which is not invoked there"]
+    if not before:
+        return []
+    if invoke.src != before:
+        return [f"it waits for {name!r}, the {kind} {before!r}, which is {invoke.src!r} there"]
+    if invoke.kind not in ("name", kind):
+        return [f"it waits for {name!r}, the {kind} {before!r}, which is a {invoke.kind} there"]
+    return []
 
 
 def _machine_for(rt: Runtime, state: State) -> Program[Machine]:
@@ -268,7 +305,9 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         if state.status == "purging":
             return state
         if not state.ended and not force:
-            raise Misuse(f"execution {id!r:.200} is {state.status}; cancel it first, or purge with force")
+            raise Misuse(
+                f"execution {id!r:.200} is {state.status}; cancel it first, or use force (`casework purge --force`)"
+            )
         if state.spill and state.ended:
             yield from drain(rt, state)  # its children and its parent are still to hear of its end
             return None

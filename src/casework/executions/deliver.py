@@ -10,6 +10,7 @@ from casework.errors import (
     ConditionFailed,
     Contention,
     ExecutionExists,
+    ItemTooLarge,
     Misuse,
     NoSuchExecution,
     OutcomeUnknown,
@@ -103,6 +104,15 @@ def check_id(id: Any) -> None:
         raise Misuse(f"{id!r:.80} is not an execution id; use 1 to {MAX_ID_BYTES} bytes of printable text")
 
 
+def check_new_id(id: Any) -> None:
+    """Misuse unless an execution may be started under ``id``: an id without white space at its ends, where nobody
+    would see it.
+    """
+    check_id(id)
+    if id != id.strip():
+        raise Misuse(f"the id {id!r:.80} begins or ends with white space, which nobody sees in a list; leave it out")
+
+
 def check_sent(event_type: Any, event_id: Any, priority: Any) -> None:
     """Misuse unless these can be an event's type, its sender's id of it, and its priority."""
     if not _is_text(event_type):
@@ -138,7 +148,8 @@ def load(rt: Runtime, id: str) -> Program[Execution]:
 
 
 def read_state(id: str) -> Program[State]:
-    """The state as it is stored; NoSuchExecution when there is none."""
+    """The state as it is stored; NoSuchExecution when there is none, Misuse when ``id`` cannot be an id."""
+    check_id(id)
     item = yield from get(EXECUTIONS.key(id, STATE))
     if item is None:
         raise NoSuchExecution(f"there is no execution {id!r:.200}; `casework list` shows those that there are")
@@ -153,7 +164,7 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
     machine = rt.machine_named(name)
     if id is None:
         id = yield from token()
-    check_id(id)
+    check_new_id(id)
     check_json(input, "input")
     yield from store_definition(rt, machine)
     digest = input_digest(input)
@@ -164,6 +175,11 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
         yield from _take(change, change.begin, input)
         try:
             return view(rt, (yield from commit(rt, change, absent())))
+        except ItemTooLarge as error:
+            raise ItemTooLarge(
+                f"execution {id!r:.200} cannot be started, since its input is too large, or what its first step keeps "
+                f"in the context or gives to a task ({error}); pass a reference to large values instead"
+            ) from error
         except (ConditionFailed, Contention, OutcomeUnknown):
             existing = yield from _existing(rt, id, name, digest)
             if existing is not None:

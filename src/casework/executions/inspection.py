@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from casework.errors import CorruptItem, NoSuchExecution
-from casework.executions.deliver import Execution, view
+from casework.executions.deliver import Execution, check_id, view
 from casework.executions.joins import child_id
 from casework.executions.listing import DeadLetter, dead_letter_of
 from casework.executions.mailbox import DEAD_BEGIN, MAIL_BEGIN, message_of
@@ -91,6 +91,7 @@ class Inspection(msgspec.Struct, kw_only=True):
 
 def inspect(rt: Runtime, id: str) -> Program[Inspection]:
     """The execution with all that stands in its partition. Raises NoSuchExecution, CorruptItem."""
+    check_id(id)
     items = yield from query_all(EXECUTIONS, id, low=STATE, high="y")
     moment = yield from now()
     if not items or items[0]["sort"] != STATE:

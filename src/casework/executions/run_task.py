@@ -256,7 +256,6 @@ def _settle_error(runner: TaskRunner, error: BaseException) -> Program[bool]:
     if isinstance(error, TypeError) and not _fits(runner):
         is_final = True
         body["message"] = f"task {task.src!r} cannot take its input: {error}"
-    log.info("task %r attempt %d: %s: %s", task.key, task.attempt, body["type"], body["message"])
     if is_final:
         return (yield from fail_task(rt, task, body))
     return (yield from _attempt_failed(runner, body))

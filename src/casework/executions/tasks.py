@@ -17,6 +17,7 @@ from casework.errors import ConditionFailed, CorruptItem, ItemTooLarge, NotJson,
 from casework.executions.mailbox import Mail, mail_sort, put_message
 from casework.executions.runtime import Runtime
 from casework.executions.task_items import DEFAULT_LEASE_S, Task, read_public_token, task_of
+from casework.executions.telling import told
 from casework.kernel.conditions import Condition, absent, all_of, equals, present
 from casework.kernel.effects import Instant
 from casework.kernel.items import Delete, Item, Key, Update
@@ -153,8 +154,21 @@ def finish_task(rt: Runtime, task: Task, result: Any) -> Program[bool]:
 
 def fail_task(rt: Runtime, task: Task, error: dict[str, Any]) -> Program[bool]:
     """Store the error as the task's end and remove the task; False when the claim was lost."""
+    ended = yield from _end_failed(rt, task, error)
+    if ended:
+        log.warning("%s failed for good: %s", attempt_of(task), told(error))
+    return ended
+
+
+def _end_failed(rt: Runtime, task: Task, error: dict[str, Any]) -> Program[bool]:
     body = {**error, "attempts": task.attempt}
     return (yield from _end_task(rt, task, chart.error_invoke(task.name, task.stay, body)))
+
+
+def attempt_of(task: Task) -> str:
+    """A task's attempt in words, for the log."""
+    attempts = f"attempt {task.attempt} of {task.options.retry.max_attempts}"
+    return f"execution {task.id!r}: task {task.src!r} ({task.name}), {attempts},"
 
 
 def _end_task(rt: Runtime, task: Task, event: chart.Event) -> Program[bool]:
@@ -188,7 +202,11 @@ def attempt_failed(rt: Runtime, task: Task, error: dict[str, Any], *, details: A
     later: dict[str, Any] = {"rank_us": due_us, "last_error": str(error.get("message", ""))[:1000].replace("\0", " ")}
     if details is not None:
         later["details"] = rt.encode(msgspec.json.encode(details).decode())
-    return due_us if (yield from _give_back(task, later)) else None
+    if not (yield from _give_back(task, later)):
+        return None
+    pause_s = (due_us - moment.middle_us) / 1e6
+    log.info("%s failed: %s; the next one is in %.3g s", attempt_of(task), told(error), pause_s)
+    return due_us
 
 
 def release_task(task: Task) -> Program[bool]:
@@ -246,7 +264,7 @@ def complete_from_outside(rt: Runtime, public: str, result: Any) -> Program[None
 def fail_from_outside(rt: Runtime, public: str, message: str) -> Program[None]:
     """End a task by its token with an error. Raises TaskNotClaimed, Misuse."""
     task = yield from _claimed(public)
-    if not (yield from fail_task(rt, task, {"message": message, "type": "TaskFailed"})):
+    if not (yield from _end_failed(rt, task, {"message": message, "type": "TaskFailed"})):
         raise TaskNotClaimed("the task was completed or given to another attempt just now")
 
 
@@ -264,7 +282,8 @@ def park_task(task: Task, reason: str) -> Program[None]:
     if item is None or item.get("token") != task.token:
         return
     moment = yield from now()
-    yield from _give_back(task, {**_put_off(item, reason, moment), "attempt": task.attempt - 1})
+    if (yield from _give_back(task, {**_put_off(item, reason, moment), "attempt": task.attempt - 1})):
+        log.warning("execution %r: task %r (%s) is parked: %s", task.id, task.src, task.name, reason)
 
 
 def _park_unreadable(item: Item, reason: str, moment: Instant) -> Program[None]:

@@ -249,6 +249,8 @@ def _advance_all(worker: Worker, ids: Sequence[str]) -> Program[int]:
             _report(worker, f"execution {id!r:.200}", outcome.error)
         elif outcome.value is not None and outcome.value.is_held:
             did += 1
+            if outcome.value.failed:
+                log.warning("execution %r failed: %s", id, outcome.value.failed)
             if outcome.value.state is not None and outcome.value.state.machine in worker.rt.options.publish:
                 published.append(id)
             wakes = outcome.value.state.wakes_at() if outcome.value.state is not None else None
@@ -257,7 +259,8 @@ def _advance_all(worker: Worker, ids: Sequence[str]) -> Program[int]:
             if outcome.value.has_more:
                 worker.bell.ring(id)
         elif outcome.value is not None and outcome.value.parked:
-            log.info("execution %r parked: %s", id, outcome.value.parked)
+            level = logging.WARNING if outcome.value.is_news else logging.INFO
+            log.log(level, "execution %r is parked: %s", id, outcome.value.parked)
     worker.advanced_n += did
     if published:
         yield from _deliver(worker, published)

@@ -107,6 +107,26 @@ class Not(Condition, frozen=True):
         return not self.condition.holds(item)
 
 
+def spoken(condition: Condition) -> str:
+    """A condition as it is written in code, for an error's message; long values are cut."""
+    if isinstance(condition, Absent | Present):
+        attribute = "" if condition.attribute is None else repr(condition.attribute)
+        return f"{type(condition).__name__.lower()}({attribute})"
+    if isinstance(condition, Equals):
+        return f"equals({condition.attribute!r}, {condition.value!r:.80})"
+    if isinstance(condition, Compares):
+        return f"{_COMPARISONS[condition.operator]}({condition.attribute!r}, {condition.value!r:.80})"
+    if isinstance(condition, Not):
+        return f"not_({spoken(condition.condition)})"
+    if isinstance(condition, AllOf | AnyOf):
+        name = "all_of" if isinstance(condition, AllOf) else "any_of"
+        return f"{name}({', '.join(spoken(each) for each in condition.conditions)})"
+    return repr(condition)
+
+
+_COMPARISONS = {"<": "less_than", "<=": "at_most", ">": "greater_than", ">=": "at_least"}
+
+
 def evaluate(condition: Condition | None, item: _Found) -> bool:
     """Whether ``condition`` holds for ``item`` (None: there is no item). No condition always holds."""
     return condition is None or condition.holds(item)

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 from casework.errors import InvalidMachine
 from casework.statechart.compile import Tables
+from casework.statechart.load.normalise import name_key
+from casework.statechart.load.parts import BUILT_INS
 from casework.statechart.loops import loops
 from casework.statechart.names import Names
 from casework.statechart.nodes import StateNode, Transition
-from casework.statechart.suggestions import suggestion
+from casework.statechart.suggestions import close_to, suggestion
 
 
 class Checked(Protocol):
@@ -40,6 +42,8 @@ class Problem(NamedTuple):
     text: str
     needs_functions: bool = False
     """It is so in this process, with what is registered and open here; the definition may be right."""
+    in_a_file: str = ""
+    """What can be said, as a warning, about a file by itself, where ``needs_functions``."""
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.text}"
@@ -74,10 +78,12 @@ def _functions(machine: Checked) -> list[Problem]:
         ("task", machine.names.only_tasks, machine.tasks),
     ):
         for name in sorted(named - set(registered)):
+            at = machine.lines.get(name_key(kind, name)) or machine.name
+            meant = close_to(name, BUILT_INS) if kind == "action" else ""
             hint = suggestion(name, registered) if registered else f"@machine.{kind} on a function of that name"
-            found.append(
-                Problem("error", f"{machine.name}: the {kind} {name!r} is named but not registered ({hint})", True)
-            )
+            text = f"{at}: the {kind} {name!r} is named but not registered ({meant or hint})"
+            doubt = f"{at}: the {kind} {name!r} is not built in, so it needs a function ({meant})" if meant else ""
+            found.append(Problem("error", text, needs_functions=True, in_a_file=doubt))
     return found
 
 

@@ -74,11 +74,10 @@ class Machine:
     @classmethod
     def from_yaml(cls, text: str, *, source: str = "machine") -> Self:
         """The machine in a text of YAML or JSON; ``source`` stands in messages."""
-        from casework.statechart.load.yaml import parse
+        from casework.statechart.load.yaml import read
 
         _check(isinstance(text, str), text, "text; Machine.from_yaml takes a definition's text, Machine.load a path")
-        raw, lines = parse(text, source)
-        return cls._from_raw(raw, Problems(source, lines))
+        return cls._from_raw(*read(text, source))
 
     @classmethod
     def from_scxml(cls, text: str, *, source: str = "machine") -> Self:

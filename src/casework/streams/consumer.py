@@ -8,6 +8,7 @@ that they take effect once; what it does elsewhere happens at least once.
 from __future__ import annotations
 
 import collections
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -78,6 +79,21 @@ Handler = Callable[[Op, HandlerWrites], Any]
 """A plain function, or on an event loop a coroutine function. It may raise: that is a failed attempt."""
 
 
+def _check_signature(handler: Handler) -> None:
+    """Misuse for one that could take no operation at all: each would be tried again and again, and parked."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # written in C, perhaps: it will say so itself
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise Misuse(
+            f"handler is {handler!r:.80}, which cannot be called with an operation and its writes ({error}); "
+            "write it as def handle(op, writes)"
+        ) from None
+
+
 class Consumer:
     """One consumer of a group: what its programs share.
 
@@ -99,6 +115,7 @@ class Consumer:
             check_stream(stream)
         if not callable(handler):
             raise Misuse(f"handler is {handler!r:.80}; give a function of an operation and its writes")
+        _check_signature(handler)
         self.log = log
         self.group = group
         self.streams = tuple(dict.fromkeys(streams))

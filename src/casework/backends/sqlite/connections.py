@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
+import urllib.parse
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -200,6 +202,20 @@ class SqliteFile:
         """In a child process: leave the parent's connections alone, and start without any."""
         _left_behind.append((self._idle, connections))
         self._idle = []
+
+
+def foreign_tables(path: str) -> list[str] | None:
+    """The tables of a file in which casework has never been; None when it has, or when SQLite cannot read the file.
+
+    Reads only: opening a backend would make casework's own tables there.
+    """
+    address = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
+            found = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    except sqlite3.Error:
+        return None
+    return None if "casework_meta" in found else sorted(found)
 
 
 def begin(connection: sqlite3.Connection, busy_timeout_s: float) -> None:

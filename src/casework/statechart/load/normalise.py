@@ -31,6 +31,11 @@ _NAME = re.compile(r"(?![ .])[\w .:-]{1,100}(?<![ .])")
 KINDS = ("atomic", "compound", "parallel", "final", "history")
 
 
+def name_key(kind: str, name: str) -> str:
+    """By this a function's first place is kept beside those of the states, whose paths do not begin with a dot."""
+    return f".{kind} {name}"
+
+
 def is_normalised(definition: Any) -> bool:
     """True for what :func:`normalise` returns."""
     return isinstance(definition, dict) and "format" in definition and "root" in definition
@@ -39,19 +44,23 @@ def is_normalised(definition: Any) -> bool:
 def normalise(raw: Any, problems: Problems, places: dict[str, str] | None = None) -> dict[str, Any]:
     """The normalised definition. Raises :class:`~casework.errors.InvalidMachine` with every problem.
 
-    ``places`` is filled with ``file:line: path`` for each state.
+    ``places`` is filled with ``file:line: path`` for each state, by its path, and for each function's name, by
+    :func:`name_key`.
     """
     if not isinstance(raw, dict):
-        raise InvalidMachine([f"{problems.source}: a machine is a mapping, not {type(raw).__name__}"])
+        raise InvalidMachine([*problems.found, f"{problems.source}: a machine is a mapping, not {type(raw).__name__}"])
     try:
         check_json(raw, "")
     except NotJson as error:
-        raise InvalidMachine([f"{problems.source}: {error}"]) from None
+        raise InvalidMachine([*problems.found, f"{problems.source}: {error}"]) from None
     normaliser = _Normaliser(problems)
     definition = normaliser.machine(raw)
     for path, place in normaliser.places.items():
         if places is not None:
             places[path] = problems.place(place)
+    for (kind, name), place in normaliser.parts.named.items():
+        if places is not None:
+            places[name_key(kind, name)] = problems.place(place)
     if problems.found:
         raise InvalidMachine(problems.found)
     return definition

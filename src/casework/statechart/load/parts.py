@@ -34,6 +34,8 @@ class Parts:
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
+        self.named: dict[tuple[str, str], Path] = {}
+        """Where a kind of function is named first."""
 
     # --- transitions
 
@@ -359,3 +361,4 @@ class Parts:
             if kind == "guard":
                 fix += '; an expression is {expr: "..."}'
             self.problems.add(at, f"{name!r} cannot name a {kind}", fix)
+        self.named.setdefault((kind, name), at)

@@ -16,24 +16,26 @@ class Problems:
         self.found: list[str] = []
         self.warnings: list[str] = []
 
-    def add(self, path: Path, message: str, fix: str = "") -> None:
-        """Record an error at ``path``."""
-        self.found.append(self._line(path, message, fix))
+    def add(self, path: Path, message: str, fix: str = "", line: int = 0) -> None:
+        """Record an error at ``path``; ``line`` where that is not the path's own."""
+        self.found.append(self._line(path, message, fix, line))
 
     def warn(self, path: Path, message: str, fix: str = "") -> None:
         """Record something that is permitted and probably not meant."""
         self.warnings.append(self._line(path, message, fix))
 
-    def _line(self, path: Path, message: str, fix: str) -> str:
-        return f"{self.place(path)}: {message}{f' ({fix})' if fix else ''}"
+    def _line(self, path: Path, message: str, fix: str, line: int = 0) -> str:
+        return f"{self.place(path, line)}: {message}{f' ({fix})' if fix else ''}"
 
-    def place(self, path: Path) -> str:
+    def place(self, path: Path, line: int = 0) -> str:
         """``file:line: path``."""
+        if line:
+            return f"{self.source}:{line}: {spoken(path)}"
         place = f"{self.source}:"
         for length in range(len(path), -1, -1):
-            line = self.lines.get(path[:length])
-            if line:
-                place += f"{line}:"
+            known = self.lines.get(path[:length])
+            if known:
+                place += f"{known}:"
                 break
         return f"{place} {spoken(path)}"
 

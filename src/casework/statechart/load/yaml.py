@@ -30,43 +30,77 @@ _CORE = "tag:yaml.org,2002:"
 
 def parse(text: str, source: str = "machine") -> tuple[Any, dict[Path, int]]:
     """The value of the document and the line of each path in it. Raises InvalidMachine with all problems found."""
-    import yaml
-
-    problems = Problems(source)
-    if text.lstrip("\ufeff \t\r\n").startswith("{"):
-        with contextlib.suppress(ValueError, RecursionError):
-            return _json(text.lstrip("\ufeff"), source), {}
-    try:
-        node = yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f"{mark.line + 1}:" if mark else ""
-        raise InvalidMachine([f"{source}:{line} not YAML: {error.problem or error.context}"]) from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidMachine([f"{source}: not YAML: {error}"]) from None
-    if node is None:
-        raise InvalidMachine([f"{source}: the document is empty (a machine has an id and states)"])
-    builder = _Builder(problems)
-    value = builder.build(node, (), ())
+    value, problems = read(text, source)
     if problems.found:
         raise InvalidMachine(problems.found)
     return value, problems.lines  # type: ignore[return-value]
 
 
-def _json(text: str, source: str) -> Any:
-    """JSON by its own rules (tabs, escaped surrogate pairs); ValueError when it is none, so that YAML may try."""
+def read(text: str, source: str = "machine") -> tuple[Any, Problems]:
+    """The value of the document, with the line of each path in it and the problems after which others can be found.
+
+    Raises InvalidMachine when nothing can be made of it.
+    """
+    not_json = ""
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        try:
+            return _json(text.lstrip("\ufeff"), source)
+        except json.JSONDecodeError as error:
+            if source.lower().endswith(".json"):
+                not_json = f"{source}:{error.lineno}: not JSON: {error.msg}"
+        except (ValueError, RecursionError):
+            pass
+    problems = Problems(source)
+    value = _build(text, problems, not_json)
+    return value, problems
+
+
+def _build(text: str, problems: Problems, not_json: str = "") -> Any:
+    """The value of a YAML document; ``not_json`` is what to say, if anything, when it is none."""
+    import yaml
+
+    source = problems.source
+    try:
+        node = yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"{mark.line + 1}:" if mark else ""
+        raise InvalidMachine([not_json or f"{source}:{line} not YAML: {error.problem or error.context}"]) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InvalidMachine([not_json or f"{source}: not YAML: {error}"]) from None
+    if node is None:
+        raise InvalidMachine([f"{source}: the document is empty (a machine has an id and states)"])
+    builder = _Builder(problems)
+    value = builder.build(node, (), ())
+    if builder.count > MAX_NODES:
+        raise InvalidMachine(problems.found)
+    return value
+
+
+def _json(text: str, source: str) -> tuple[Any, Problems]:
+    """JSON by its own rules (tabs, escaped surrogate pairs), with lines where it can be read as YAML, too.
+
+    ValueError when it is no JSON, so that YAML may try.
+    """
+    twice: list[str] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) < len(pairs):
-            twice = next(key for key, _ in pairs if [each for each, _ in pairs].count(key) > 1)
-            raise InvalidMachine([f"{source}: the key {twice!r} stands twice in one object (remove one)"])
+            twice.append(next(key for key, _ in pairs if [each for each, _ in pairs].count(key) > 1))
         return result
 
     def refuse(constant: str) -> Any:
         raise InvalidMachine([f"{source}: {constant} is not a number that JSON can hold"])
 
-    return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    value = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    problems = Problems(source)
+    with contextlib.suppress(InvalidMachine):
+        _build(text, problems)
+    problems.found = [each for each in problems.found if "stands twice" in each] if twice else []
+    if twice and not problems.found:
+        problems.add((), f"the key {twice[0]!r} stands twice in one object", "remove one")
+    return value, problems
 
 
 class _Builder:
@@ -99,13 +133,13 @@ class _Builder:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.add(path, f"line {line}: a key is not a plain name", "write the key as text")
+                self.problems.add(path, "a key is not a plain name", "write the key as text", line)
                 continue
             key = key_node.value
             if key in result:
                 first = self.lines[(*path, key)]
-                message = f"line {line}: the key {key!r} stands twice, first on line {first}"
-                self.problems.add(path, message, "remove one")
+                message = f"the key {key!r} stands twice"
+                self.problems.add(path, message, f"first on line {first}; remove one", line)
                 continue
             self.lines[(*path, key)] = line
             result[key] = self.build(value_node, (*path, key), (*outer, node))

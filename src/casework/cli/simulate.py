@@ -118,8 +118,9 @@ def _document(report: SimulationReport) -> dict[str, Any]:
 
     document: dict[str, Any] = {"ok": report.ok, **msgspec.to_builtins(report)}
     rates = {"seeds_per_s": round(report.seeds_per_s, 1), "steps_per_s": round(report.steps_per_s, 1)}
-    failure = document.pop("failure")
-    return {**document, **rates, "failure": failure}
+    never = {"never_entered": report.never_entered, "never_taken": report.never_taken}
+    reached, failure = document.pop("reached"), document.pop("failure")
+    return {**document, **rates, **never, "reached": reached, "failure": failure}
 
 
 @contextmanager

@@ -27,8 +27,10 @@ from casework.kernel.programs import Program, call_blocking, now, query, race, s
 from casework.kernel.schema import EXECUTIONS, TABLES
 from casework.simulation.carrier import Process
 from casework.simulation.faults import Faults
+from casework.simulation.guesses import Guesses
 from casework.simulation.invariants import Invariant, Sent, TaskCall
-from casework.simulation.payloads import EventSpec, draw, guessed_input, guessed_payload, known_events
+from casework.simulation.payloads import EventSpec, draw, known_events
+from casework.simulation.reached import Counted
 from casework.simulation.runner import Scenario
 from casework.simulation.scenarios.watching import Watch
 from casework.simulation.standins import StandIn
@@ -53,6 +55,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...]
     roots: tuple[Machine, ...]
     """Those that are started from outside."""
+    counted: tuple[Counted, ...]
+    """The machines, counting what they enter and take."""
+    guesses: Mapping[str, Guesses]
+    """By machine: what is sent, given and returned where the user says nothing."""
     stand_ins: Mapping[tuple[str, str], StandIn]
     events: tuple[EventSpec, ...] = ()
     script: tuple[EventSpec, ...] = ()
@@ -123,7 +129,8 @@ class UsersCharts(Scenario):
             self.world.process("network", self.repeat, may_crash=False)
 
     def _begin_execution(self, machine: Machine, id: str, crashes: bool) -> None:
-        template = self.setting.input if self.setting.input is not None else guessed_input(machine)
+        guesses = self.setting.guesses[machine.name]
+        template = self.setting.input if self.setting.input is not None else guesses.input().template
         given = draw(template, self.world.choices.below)
         history = self.watch.expect(id, machine)
         parts: list[Sequence[EventSpec | None]] = []
@@ -462,7 +469,8 @@ class Sender:
             if not pool:
                 return None
             spec = pool[below(len(pool))]
-        data = spec.data if spec.data is not None else guessed_payload(self.machine, spec.type)
+        guesses = scenario.setting.guesses[self.machine.name]
+        data = spec.data if spec.data is not None else guesses.payload(spec.type).template
         return spec, draw(data, below)
 
     def _all(self) -> list[EventSpec]:

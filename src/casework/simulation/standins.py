@@ -86,12 +86,13 @@ def _says_how(given: Mapping[Any, Any], where: str) -> bool:
     if not strange:
         return bool(given)
     for key in strange:
-        close = difflib.get_close_matches(str(key), _KEYS, 1, _CLOSE)
+        swapped = [known for known in _KEYS if sorted(known) == sorted(str(key))]
+        close = swapped or difflib.get_close_matches(str(key), _KEYS, 1, _CLOSE)
         if close or len(strange) < len(given):
-            meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_KEYS)}"
+            meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_KEYS)};"
             raise Misuse(
-                f"{where}: a stand-in has no {key!r} ({meant} To return a mapping with that key, write "
-                f"{{returns: {{{key}: ...}}}})"
+                f"{where}: a stand-in has no {key!r} ({meant} to return a mapping with that key, "
+                f"write {{returns: {{{key}: ...}}}})"
             )
     return False
 

@@ -37,11 +37,9 @@ class Guesses:
         self.context = Shape()
         self._states = {state["path"]: state for state in states_in(machine.definition["root"])}
         self._payloads: dict[str, Guess] = {}
-        self.takes_input = machine.definition.get("context") is None
-        """The context begins as the input itself."""
         self._given = Shape()
         first = Reader({"input": self._given})
-        if self.takes_input:
+        if machine.definition.get("context") is None:  # it begins as the input itself
             self._given.links.append(self.context)
         else:
             first.read(machine.definition["context"], into=self.context)
@@ -85,8 +83,8 @@ class Guesses:
         return _guess(template_of(shape) if is_used else None, [shape], calls=calls)
 
     def is_of_context(self, key: str) -> bool:
-        """Whether a key is one that expressions read of the context itself, which only the chart puts there."""
-        return not self.takes_input and key in self.context.keys
+        """Whether a key is one that expressions read of the context itself."""
+        return key in self.context.keys
 
     # --- what reads an event
 

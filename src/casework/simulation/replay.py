@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from casework.simulation.standins import StandIn
@@ -42,5 +43,14 @@ def written(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(written, value)) + "]"
     if callable(value):
-        return str(getattr(value, "__name__", None) or type(value).__name__)
+        return _named(value)
     return repr(value)
+
+
+def _named(function: Any) -> str:
+    """A function's name; for one without a name, where it stands."""
+    name = str(getattr(function, "__name__", None) or type(function).__name__)
+    code = getattr(function, "__code__", None)
+    if name.isidentifier() or code is None:
+        return name
+    return f"<lambda of {PurePath(code.co_filename).name}:{code.co_firstlineno}>"

@@ -51,13 +51,18 @@ class Blame:
         taken = [str(event.get("event", "")) for event in history.events if not event.get("duplicate")]
         last = taken[-1] if taken else ""
         direct = self._guess_of(machine, history, last)
-        if direct is not None and self._can_be(direct, machine, key):
-            what, how = self._told(machine, history, last, key)
-            return f"{execution.id} failed on a guess of the simulator's, not the chart's fault: {said}. {_give(what, how)}"
-        if key and self.guesses[machine].is_of_context(key):
+        is_missing = bool(key) and self.guesses[machine].is_of_context(key) and key not in execution.context
+        if direct is not None and (key in direct.reads or (not is_missing and (key or direct.reads or direct.calls))):
+            whose = f"{execution.id} failed on a guess of the simulator's, not the chart's fault"
+            return f"{whose}: {said}. {_give(*self._told(machine, history, last, key))}"
+        if is_missing:
             return ""
-        others = [name for name in dict.fromkeys(taken[:-1]) if self._guess_of(machine, history, name) is not None]
-        spoken = [self._told(machine, history, name, "")[0] for name in others]
+        before = [(name, self._guess_of(machine, history, name)) for name in dict.fromkeys(taken)]
+        spoken = [
+            self._told(machine, history, name, "")[0]
+            for name, guess in before
+            if guess is not None and (guess.reads or guess.calls or guess.template)
+        ]
         if not self.has_input and not execution.parent_id and self.guesses[machine].input().template:
             spoken.insert(0, "the input")
         if not spoken:
@@ -73,12 +78,6 @@ class Blame:
             f"{id} failed on a guess of the simulator's, not the chart's fault: {error}. "
             f"{_give('the input', 'input: {...}')}"
         )
-
-    def _can_be(self, guess: Guess, machine: str, key: str) -> bool:
-        """Whether the event that was taken last can be behind the error."""
-        if key:
-            return key in guess.reads or not self.guesses[machine].is_of_context(key)
-        return bool(guess.reads or guess.calls)
 
     def _guess_of(self, machine: str, history: History, event_type: str) -> Guess | None:
         """What an event's payload was guessed from; None where it was not."""

@@ -50,6 +50,24 @@ def test_json_is_one_document_on_success_and_failure(broken: Shell) -> None:
     assert fine["ok"] is True and fine["runs"] == 3 and fine["failure"] is None and fine["seeds_per_s"] > 0
 
 
+def test_what_was_never_reached_is_printed_and_stands_in_the_json(shell: Shell) -> None:
+    (shell.folder / "e.yaml").write_text("script: [{Paid: {amount: 1}}]\n")
+    args = ("simulate", "order.yaml", "--events", "e.yaml", "--runs", "20", "--may-fail")
+    said = shell.run(*args).stdout
+    assert "everything held in what was reached, " in said and "\nnever " in said
+    assert said.rstrip().endswith("stand-ins for tasks, an input, or more runs")
+    document = shell.json(*args)
+    assert document["ok"] is True and (document["never_entered"] or document["never_taken"])
+    (reached,) = document["reached"]
+    assert reached["machine"] == "order" and all(count >= 0 for count in reached["states"].values())
+    assert {"state", "event", "target", "guard", "taken"} == set(reached["transitions"][0])
+
+
+def test_a_misspelt_stand_in_of_the_file_is_refused(shell: Shell) -> None:
+    (shell.folder / "e.yaml").write_text("tasks: {ship: {fials: 5}}\n")
+    assert "did you mean 'fails'?" in shell.refused("simulate", "order.yaml", "--events", "e.yaml")
+
+
 def test_real_tasks_are_called_only_when_they_are_asked_for(shell: Shell) -> None:
     shell.run("simulate", "shop:order", "--runs", "10", "--may-fail")
     assert not (shell.folder / "shipped").exists()

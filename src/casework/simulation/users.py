@@ -148,7 +148,7 @@ def simulate(
 
     Senders send events that the machines know, workers take them and run tasks, timers fire, all in virtual time. After
     each run, and after each commit, casework's promises and ``invariants`` are checked: a failing run is replayed and
-    shrunk to a short timeline.
+    shrunk to a short timeline. What no run reached is in the report: ``never_entered``, ``never_taken``.
 
     Args:
         machines: one, or several that invoke each other; those that no other one invokes are started.

@@ -26,7 +26,7 @@ def broken(shell: Shell) -> Shell:
 
 def test_a_sound_chart_ends_with_0_and_says_how_fast_it_was(shell: Shell) -> None:
     done = shell.run("simulate", "order.yaml", "--runs", "5", "--may-fail", "--seed", "3")
-    assert done.stdout.startswith("order: 5 runs, everything held (seeds 3 to 7; ")
+    assert done.stdout.startswith("order: 5 runs, everything held in all states and transitions (seeds 3 to 7; ")
     assert "seeds/s" in done.stdout and "steps/s" in done.stdout
 
 
@@ -48,6 +48,24 @@ def test_json_is_one_document_on_success_and_failure(broken: Shell) -> None:
     assert failed["ok"] is False and failed["failure"]["seed"] >= 0 and failed["failure"]["timeline"]
     fine = broken.json("simulate", "order.yaml", "--runs", "3", "--may-fail")
     assert fine["ok"] is True and fine["runs"] == 3 and fine["failure"] is None and fine["seeds_per_s"] > 0
+
+
+def test_what_was_never_reached_is_printed_and_stands_in_the_json(shell: Shell) -> None:
+    (shell.folder / "e.yaml").write_text("script: [{Paid: {amount: 1}}]\n")
+    args = ("simulate", "order.yaml", "--events", "e.yaml", "--runs", "20", "--may-fail")
+    said = shell.run(*args).stdout
+    assert "everything held in what was reached, " in said and "\nnever " in said
+    assert said.rstrip().endswith("stand-ins for tasks, an input, or more runs")
+    document = shell.json(*args)
+    assert document["ok"] is True and (document["never_entered"] or document["never_taken"])
+    (reached,) = document["reached"]
+    assert reached["machine"] == "order" and all(count >= 0 for count in reached["states"].values())
+    assert {"state", "event", "target", "guard", "taken"} == set(reached["transitions"][0])
+
+
+def test_a_misspelt_stand_in_of_the_file_is_refused(shell: Shell) -> None:
+    (shell.folder / "e.yaml").write_text("tasks: {ship: {fials: 5}}\n")
+    assert "did you mean 'fails'?" in shell.refused("simulate", "order.yaml", "--events", "e.yaml")
 
 
 def test_real_tasks_are_called_only_when_they_are_asked_for(shell: Shell) -> None:

@@ -153,6 +153,7 @@ def test_a_fault_of_the_library_is_found_with_a_users_chart_and_no_invariant_of_
 def test_an_execution_that_fails_is_reported_unless_its_machine_or_its_user_means_it() -> None:
     text = """
 id: x
+context: {}
 initial: a
 states:
   a: {on: {Go: {actions: ACTION}}}

@@ -61,9 +61,9 @@ def simulate(
 
     Senders, workers, timers and tasks take their steps in an order that a seed decides, in virtual time, on a store
     that behaves as DynamoDB at its weakest. What casework promises is checked, and the functions that
-    @casework.invariant marks. Tasks are replaced by stand-ins that return null, unless the file of --events says what
-    they return, or --real-tasks calls them. Exit code 1 when a run fails: with its timeline, and the command that
-    replays it.
+    @casework.invariant marks. Tasks are replaced by stand-ins that return null, or what the chart's expressions read of
+    them, unless the file of --events says what they return, or --real-tasks calls them. What no run reached is named.
+    Exit code 1 when a run fails: with its timeline, and the command that replays it.
 
     \b
     casework simulate order.yaml
@@ -118,8 +118,9 @@ def _document(report: SimulationReport) -> dict[str, Any]:
 
     document: dict[str, Any] = {"ok": report.ok, **msgspec.to_builtins(report)}
     rates = {"seeds_per_s": round(report.seeds_per_s, 1), "steps_per_s": round(report.steps_per_s, 1)}
-    failure = document.pop("failure")
-    return {**document, **rates, "failure": failure}
+    never = {"never_entered": report.never_entered, "never_taken": report.never_taken}
+    reached, failure = document.pop("reached"), document.pop("failure")
+    return {**document, **rates, **never, "reached": reached, "failure": failure}
 
 
 @contextmanager

@@ -44,6 +44,8 @@ class Sent(msgspec.Struct):
     is_again: bool = False
     """The same event once more: a duplicate, or a repeat by a sender who got no answer."""
     is_acknowledged: bool = False
+    is_guessed: bool = False
+    """Its payload was made up by the simulator."""
 
 
 class Commit(msgspec.Struct):

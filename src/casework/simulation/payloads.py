@@ -1,4 +1,4 @@
-"""Events, inputs and results for simulated charts: written by the user, or guessed from what the chart mentions.
+"""Events, inputs and results for simulated charts, as a user writes them.
 
 A payload is JSON in which a mapping with one key that begins with ``$`` stands for something drawn anew each time::
 
@@ -8,10 +8,8 @@ A payload is JSON in which a mapping with one key that begins with ``$`` stands 
 
 from __future__ import annotations
 
-import json
 import random
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +17,6 @@ import msgspec
 from casework.errors import Misuse
 from casework.statechart import Machine, check_json
 from casework.statechart.durations import delay_us
-from casework.statechart.names import states_in
 
 Below = Callable[[int], int]
 """Draws a number below a bound; 0 is the plainest."""
@@ -136,48 +133,6 @@ def _drawn(name: str, argument: Any, below: Below) -> Any:
         f"{{{name}: {argument!r:.60}}} cannot be drawn; there are $int: [1, 9], $choice: [a, b], $text: 8, $id: order, "
         "$maybe: x, $list: [x, 4]"
     )
-
-
-# --- guessing ---------------------------------------------------------------------------------------------------------
-
-
-def guessed(texts: Iterable[Any], word: str) -> dict[str, Any] | None:
-    """A template with a value for each ``word.NAME`` that expressions in ``texts`` mention; None when none does."""
-    found: dict[str, Any] = {}
-    for text in texts:
-        for name in re.findall(rf"\b{word}\.([A-Za-z_]\w*)", json.dumps(text)):
-            is_text = name in ("ref", "sku", "name", "key", "email", "reason") or name.endswith(("_id", "_ref", "id"))
-            found.setdefault(name, {"$id": name} if is_text else {"$int": [1, 3]})
-    return found or None
-
-
-def guessed_payload(machine: Machine, event_type: str) -> Any:
-    """A payload for an event, from what its transitions' expressions read of it."""
-    parts = [
-        transition
-        for state in states_in(machine.definition["root"])
-        for transition in state.get("on", [])
-        if any(descriptor.rstrip(".*") and event_type.startswith(descriptor.rstrip(".*"))
-               for descriptor in transition["event"])
-    ]  # fmt: skip
-    return guessed(parts, "event") or {}
-
-
-def guessed_input(machine: Machine) -> Any:
-    """An input for a machine, from what its definition reads of it."""
-    return guessed([machine.definition.get("context")], "input")
-
-
-def guessed_result(machine: Machine, task: str) -> Any:
-    """A result for a task, from what the transitions of its success read of it; None where they read nothing."""
-    parts = [
-        transition
-        for state in states_in(machine.definition["root"])
-        for invoke in state.get("invoke", [])
-        if task in invoke["src"].values()
-        for transition in invoke.get("onDone", [])
-    ]
-    return guessed(parts, "event")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

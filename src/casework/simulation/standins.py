@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from casework.errors import Misuse, TaskFailed
-from casework.simulation.payloads import Below, draw, fill, guessed_result
+from casework.simulation.guesses import Guess, Guesses
+from casework.simulation.payloads import Below, draw, fill
 from casework.statechart import Machine, check_json
 from casework.statechart.durations import delay_us
+from casework.statechart.suggestions import suggestion
 
 
 class StandIn(msgspec.Struct, frozen=True):
@@ -27,6 +29,8 @@ class StandIn(msgspec.Struct, frozen=True):
     """Seconds that it may take, one of them each time; None: by chance, up to beyond each timer of the chart."""
     function: Callable[..., Any] | None = None
     """The user's own function, called with the task and its arguments; everything above but ``takes`` is left out."""
+    guess: Guess | None = None
+    """Where ``returns`` was guessed: from what."""
 
     def call(self, task: Any, below: Below, /, **kwargs: Any) -> Any:
         """One attempt."""
@@ -39,7 +43,9 @@ class StandIn(msgspec.Struct, frozen=True):
         return draw(self.returns, below)
 
 
-_KEYS = {"returns", "fails", "error", "final", "takes"}
+_KEYS = ("returns", "fails", "error", "final", "takes")
+_CLOSE = 0.75
+"""How much a key must look like one of those to be taken for it, misspelt."""
 
 
 def stand_in(given: Any, where: str) -> StandIn:
@@ -48,7 +54,7 @@ def stand_in(given: Any, where: str) -> StandIn:
         return given
     if callable(given):
         return StandIn(function=given)
-    if not isinstance(given, Mapping) or not given or not set(given) <= _KEYS:
+    if not isinstance(given, Mapping) or not _says_how(given, where):
         check_json(given, where)
         fill(given, lambda bound: 0)
         return StandIn(given)
@@ -60,27 +66,56 @@ def stand_in(given: Any, where: str) -> StandIn:
         seconds = None if takes is None else tuple(delay_us(t) / 1e6 for t in _listed(takes))
     except ValueError as error:
         raise Misuse(f"{where}: takes: {error}") from None
-    returns = given.get("returns")
+    if seconds == ():
+        raise Misuse(f"{where}: takes is empty; it is a duration, or a list of some, as in [10ms, 20m]")
+    returns, final, says = given.get("returns"), given.get("final", False), given.get("error", "simulated failure")
     check_json(returns, where)
     fill(returns, lambda bound: 0)
-    is_final = given.get("final") is True
-    return StandIn(returns, float(fails), str(given.get("error", "simulated failure")), is_final, seconds)
+    if not isinstance(final, bool):
+        raise Misuse(f"{where}: final is {final!r:.40}; it is true or false")
+    if not isinstance(says, str):
+        raise Misuse(f"{where}: error is {says!r:.40}; it is the message of the failure")
+    return StandIn(returns, float(fails), says, final, seconds)
+
+
+def _says_how(given: Mapping[Any, Any], where: str) -> bool:
+    """Whether a mapping says what a task does, and is not its result; Misuse for one that can be neither."""
+    import difflib  # when a simulation begins only: it is slow to import
+
+    strange = [key for key in given if key not in _KEYS]
+    if not strange:
+        return bool(given)
+    for key in strange:
+        swapped = [known for known in _KEYS if sorted(known) == sorted(str(key))]
+        close = swapped or difflib.get_close_matches(str(key), _KEYS, 1, _CLOSE)
+        if close or len(strange) < len(given):
+            meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_KEYS)};"
+            raise Misuse(
+                f"{where}: a stand-in has no {key!r} ({meant} to return a mapping with that key, "
+                f"write {{returns: {{{key}: ...}}}})"
+            )
+    return False
 
 
 def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def stand_ins(machines: Sequence[Machine], given: Mapping[str, Any], *, real: bool) -> dict[tuple[str, str], StandIn]:
+def stand_ins(
+    machines: Sequence[Machine], given: Mapping[str, Any], guesses: Mapping[str, Guesses], *, real: bool
+) -> dict[tuple[str, str], StandIn]:
     """A stand-in for each task of each machine, by machine and task.
 
     Args:
         machines: the machines.
         given: the user's own, by task.
+        guesses: by machine: what all others return.
         real: call the registered functions of all others.
 
     Raises Misuse for one that no machine has, and for a real one that is not registered.
     """
+    if not isinstance(given, Mapping):
+        raise Misuse(f"tasks is {given!r:.60}; it is a mapping from a task's name to its stand-in")
     found: dict[tuple[str, str], StandIn] = {}
     names = {machine.name for machine in machines}
     for machine in machines:
@@ -92,9 +127,10 @@ def stand_ins(machines: Sequence[Machine], given: Mapping[str, Any], *, real: bo
             elif real:
                 raise Misuse(f"machine {machine.name!r} has no function for task {task!r}; register it, or stand in")
             else:
-                found[machine.name, task] = StandIn(guessed_result(machine, task))
-    unknown = sorted(set(given) - {task for _, task in found})
+                guess = guesses[machine.name].result(task)
+                found[machine.name, task] = StandIn(guess.template, guess=guess)
+    unknown = sorted(set(given) - {task for _, task in found}, key=str)
     if unknown:
-        known = ", ".join(sorted({task for _, task in found})) or "none"
-        raise Misuse(f"no machine here has a task {unknown[0]!r}; known: {known}")
+        hint = suggestion(str(unknown[0]), {task for _, task in found})
+        raise Misuse(f"no machine here has a task {unknown[0]!r} ({hint})")
     return found

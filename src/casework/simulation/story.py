@@ -21,13 +21,17 @@ class Story(Timeline):
     def __init__(self) -> None:
         super().__init__()
         self.doing: dict[str, list[str]] = {}
-        """Tasks that each process runs just now."""
+        """What each process does just now for tasks, as ``runs charge of order-1``."""
+        self.is_closed = False
+        """What did not hold has been told: nothing after it matters."""
 
     def event(self, world: Carrier, who: str, what: str) -> None:
         """Something happened to ``who``, or was done by it."""
         if what == "is killed":
             running = self.doing.pop(who, [])
-            what += f" while it runs {', '.join(running)}" if running else ""
+            what += f" while it {', '.join(running)}" if running else ""
+        if self.is_closed:
+            return
         self.add(f"{elapsed((world.now_us - 1_750_000_000_000_000) / 1e6):>12}  {who:<10} {what}"[:300])
 
     def note(self, world: Carrier, task: Task | None, what: str) -> None:

@@ -20,8 +20,11 @@ import msgspec
 from casework.errors import Misuse
 from casework.kernel.schema import TABLES
 from casework.simulation.faults import Faults
+from casework.simulation.guesses import Guesses
 from casework.simulation.invariants import Invariant, invariants_of
 from casework.simulation.payloads import check_events, event_spec, fill
+from casework.simulation.reached import Counted, Reached, coverage, never
+from casework.simulation.replay import call_of
 from casework.simulation.runner import Run, run_once, shrink
 from casework.simulation.scenarios.users import Setting, UsersCharts
 from casework.simulation.standins import stand_ins
@@ -67,10 +70,22 @@ class SimulationReport(msgspec.Struct, frozen=True):
     seconds: float
     first_seed: int
     failure: SimulationFailure | None = None
+    reached: list[Reached] = []
+    """By machine: how often each state was entered and each transition taken, in all runs."""
+
+    @property
+    def never_entered(self) -> dict[str, list[str]]:
+        """By machine: paths of the states that no run entered. Machines of which all was reached are left out."""
+        return {each.machine: each.never_entered for each in self.reached if each.never_entered}
+
+    @property
+    def never_taken(self) -> dict[str, list[str]]:
+        """By machine: the transitions that no run took, as ``charging: Paid -> paid``."""
+        return {each.machine: [str(one) for one in each.never_taken] for each in self.reached if each.never_taken}
 
     @property
     def ok(self) -> bool:
-        """Whether everything held in every run."""
+        """Whether everything held in every run; ``never_entered`` and ``never_taken`` say what no run looked at."""
         return self.failure is None
 
     @property
@@ -87,13 +102,18 @@ class SimulationReport(msgspec.Struct, frozen=True):
         """For people: what was run, and the failure with its timeline."""
         names = ", ".join(self.machines)
         rate = f"{self.seeds_per_s:,.0f} seeds/s, {self.steps_per_s:,.0f} steps/s"
+        share = coverage(self.reached)
         if self.failure is None:
             last = self.first_seed + self.runs - 1
-            return f"{names}: {self.runs:,} runs, everything held (seeds {self.first_seed} to {last}; {rate})"
+            seeds = f"(seeds {self.first_seed} to {last}; {rate})"
+            lines = never(self.reached)
+            held = f"everything held in {'what was reached, ' if lines else ''}{share}"
+            return "\n".join([f"{names}: {self.runs:,} runs, {held} {seeds}", *lines])
         failure = self.failure
         return (
             f"{names}: run {self.runs:,} failed, seed {failure.seed}, {failure.schedule} schedule ({rate})\n\n"
             f"{failure.timeline}\n\n{failure.problem}\n\n"
+            f"reached up to here: {share}\n"
             f"on: {failure.versions}\nreplay it: {failure.command}"
         )
 
@@ -128,7 +148,7 @@ def simulate(
 
     Senders send events that the machines know, workers take them and run tasks, timers fire, all in virtual time. After
     each run, and after each commit, casework's promises and ``invariants`` are checked: a failing run is replayed and
-    shrunk to a short timeline.
+    shrunk to a short timeline. What no run reached is in the report: ``never_entered``, ``never_taken``.
 
     Args:
         machines: one, or several that invoke each other; those that no other one invokes are started.
@@ -155,36 +175,54 @@ def simulate(
 
     Raises Misuse for machines that cannot run as they are, and for events or tasks that they do not know.
     """
-    setting = _setting(
-        [machines] if isinstance(machines, Machine) else list(machines),
-        events, script, invariants, tasks or {},
-        faults=CRASHES if crashes else CALM, input=input, duplicates=duplicates, real_tasks=real_tasks,
-        may_fail=may_fail, workers=workers, prepare=prepare,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "crashes": crashes, "duplicates": duplicates, "events": _listed(events, "events"),
+        "script": _listed(script, "script"), "input": input, "invariants": _listed(invariants, "invariants") or [],
+        "tasks": {} if tasks is None else tasks, "real_tasks": real_tasks, "may_fail": may_fail, "workers": workers,
+        "prepare": prepare,
+    }  # fmt: skip
+    taking_part = _machines(machines)
+    setting = _setting(taking_part, **options)
     if type(runs) is not int or runs < 1:
         raise Misuse(f"runs is {runs!r:.40}; it must be at least 1")
     first = int.from_bytes(os.urandom(4)) % SEEDS if seed is None else seed
     if type(first) is not int or first < 0:
         raise Misuse(f"seed is {seed!r:.40}; it must be a whole number from 0")
     factory = _Charts(setting)
-    started = time.perf_counter()
-    steps = done = 0
-    failure = None
+
+    def replay(of: int) -> str:
+        return f"{command} --seed {of} --runs 1" if command else call_of(taking_part, options, _defaults(), of)
+
     with _without_log():
-        for n in range(runs):
-            run = run_once(factory, first + n)
-            steps += run.steps
-            done = n + 1
-            elapsed = time.perf_counter() - started
-            if run.problem:
-                failure = _failure(factory, run, command)
-                break
-            if on_progress is not None and n % 8 == 7:
-                on_progress(done, steps)
-            if seconds is not None and elapsed > seconds:
-                break
+        return _explore(factory, runs, first, seconds, on_progress, replay)
+
+
+def _defaults() -> Mapping[str, Any]:
+    return simulate.__kwdefaults__ or {}
+
+
+def _explore(
+    factory: _Charts, runs: int, first: int, seconds: float | None, on_progress: Callable[[int, int], None] | None,
+    replay: Callable[[int], str],
+) -> SimulationReport:  # fmt: skip
+    """Run after run, up to the first that fails; it is made simpler then."""
+    started = time.perf_counter()
+    steps = 0
+    for n in range(runs):
+        run = run_once(factory, first + n)
+        steps += run.steps
+        elapsed = time.perf_counter() - started
+        if run.problem:
+            break
+        if on_progress is not None and n % 8 == 7:
+            on_progress(n + 1, steps)
+        if seconds is not None and elapsed > seconds:
+            break
+    setting = factory.setting
+    reached = [each.reached() for each in setting.counted]  # before shrinking runs more
+    failure = _failure(factory, run, replay(run.seed)) if run.problem else None
     names = [machine.name for machine in setting.machines]
-    return SimulationReport(names, done, steps, elapsed, first, failure)
+    return SimulationReport(names, n + 1, steps, elapsed, first, failure, reached)
 
 
 @contextlib.contextmanager
@@ -199,11 +237,9 @@ def _without_log() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _failure(factory: _Charts, run: Run, command: str) -> SimulationFailure:
+def _failure(factory: _Charts, run: Run, replay: str) -> SimulationFailure:
     """A failing run, made simpler."""
     small = shrink(factory, run, tries=500, is_same=_is_same)
-    call = f"casework.simulate(..., seed={run.seed}, runs=1)"
-    replay = f"{command} --seed {run.seed} --runs 1" if command else call
     on = versions(factory.setting.machines)
     return SimulationFailure(run.seed, run.schedule, small.problem, small.timeline, replay, on)
 
@@ -217,32 +253,51 @@ def _words(problem: str) -> str:
     return re.sub(r"[\w./-]*\d[\w./-]*", "", problem.partition(": ")[2].partition(": ")[0] or problem)
 
 
-def _setting(
-    machines: list[Machine], events: Iterable[Any] | None, script: Iterable[Any] | None,
-    invariants: Iterable[Invariant], tasks: Mapping[str, Any], *, input: Any, real_tasks: bool, **others: Any,
-) -> Setting:  # fmt: skip
-    """What is simulated, checked."""
-    if not machines or not all(isinstance(machine, Machine) for machine in machines):
-        raise Misuse(f"simulate takes a machine or several, not {machines!r:.80}")
-    names = [machine.name for machine in machines]
+def _machines(given: Any) -> list[Machine]:
+    """The machines that take part; Misuse for anything else."""
+    found = [given] if isinstance(given, Machine) else list(given) if isinstance(given, list | tuple | set) else []
+    if not found or not all(isinstance(machine, Machine) for machine in found):
+        raise Misuse(
+            f"simulate takes a machine or a list of some, not {given!r:.80}; "
+            "give casework.Machine.load('order.yaml'), or the machine that your module makes"
+        )
+    names = [machine.name for machine in found]
     if len(set(names)) < len(names):
         raise Misuse(f"two machines have one name: {', '.join(sorted(names))}")
-    for machine in machines:
+    for machine in found:
         machine.knows_machines(names)
-    for machine in machines:
+    for machine in found:
         missing = [what for what in machine.missing_functions() if not what.startswith("task")]
         if missing:
             raise Misuse(
                 f"machine {machine.name!r} names {', '.join(missing)}, which is not here; simulate the module that "
                 "registers it, with all the machines that take part"
             )
+    return found
+
+
+def _listed(given: Any, what: str) -> list[Any] | None:
+    if given is None:
+        return None
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise Misuse(f"{what} is {given!r:.60}; it is a list")
+    return list(given)
+
+
+def _setting(
+    machines: list[Machine], *, crashes: bool, events: list[Any] | None, script: list[Any] | None, input: Any,
+    invariants: list[Invariant], tasks: Mapping[str, Any], real_tasks: bool, **others: Any,
+) -> Setting:  # fmt: skip
+    """What is simulated, checked."""
+    counted = tuple(Counted(machine) for machine in machines)
+    taking_part = tuple(each.machine for each in counted)
     invoked = {
         name
         for machine in machines
         for name in machine.names.only_machines | (machine.names.tasks - set(machine.tasks))
         if name != machine.name
     }
-    roots = tuple(machine for machine in machines if machine.name not in invoked) or tuple(machines)
+    roots = tuple(machine for machine in taking_part if machine.name not in invoked) or taking_part
     drawn = tuple(event_spec(each, f"events[{n}]") for n, each in enumerate(events or ()))
     ordered = tuple(event_spec(each, f"script[{n}]") for n, each in enumerate(script or ()))
     check_events([*drawn, *ordered], roots)
@@ -252,9 +307,11 @@ def _setting(
     checks: dict[str, tuple[Invariant, ...]] = {"": tuple(invariants)}
     for machine in machines:
         checks[machine.name] = tuple(each for each in invariants_of(machine) if each not in checks[""])
+    guesses = {machine.name: Guesses(machine) for machine in machines}
     return Setting(
-        machines=tuple(machines), roots=roots, stand_ins=stand_ins(machines, tasks, real=real_tasks), events=drawn,
-        script=ordered, input=input, invariants=checks, **others,
+        machines=taking_part, roots=roots, counted=counted, guesses=guesses, events=drawn, script=ordered,
+        stand_ins=stand_ins(machines, tasks, guesses, real=real_tasks), input=input, invariants=checks,
+        faults=CRASHES if crashes else CALM, **others,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import Contention, OutcomeUnknown, StoreError, TaskNotClaimed, Throttled, Unavailable
+from casework.errors import Contention, Misuse, OutcomeUnknown, StoreError, TaskNotClaimed, Throttled, Unavailable
 from casework.executions import deliver, tasks
 from casework.executions.advance import advance
 from casework.executions.run_task import Later, TaskRunner, keyword_arguments, settle_outcome
@@ -27,9 +27,12 @@ from casework.kernel.programs import Program, call_blocking, now, query, race, s
 from casework.kernel.schema import EXECUTIONS, TABLES
 from casework.simulation.carrier import Process
 from casework.simulation.faults import Faults
+from casework.simulation.guesses import Guesses
 from casework.simulation.invariants import Invariant, Sent, TaskCall
-from casework.simulation.payloads import EventSpec, draw, guessed_input, guessed_payload, known_events
+from casework.simulation.payloads import EventSpec, draw, known_events
+from casework.simulation.reached import Counted
 from casework.simulation.runner import Scenario
+from casework.simulation.scenarios.blame import Blame
 from casework.simulation.scenarios.watching import Watch
 from casework.simulation.standins import StandIn
 from casework.simulation.story import Story, payload
@@ -53,6 +56,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...]
     roots: tuple[Machine, ...]
     """Those that are started from outside."""
+    counted: tuple[Counted, ...]
+    """The machines, counting what they enter and take."""
+    guesses: Mapping[str, Guesses]
+    """By machine: what is sent, given and returned where the user says nothing."""
     stand_ins: Mapping[tuple[str, str], StandIn]
     events: tuple[EventSpec, ...] = ()
     script: tuple[EventSpec, ...] = ()
@@ -95,7 +102,12 @@ class UsersCharts(Scenario):
             buckets=1, trace_max=TRACE_MAX, batch_max=(64, 4, 1)[draw_number(3)], spill_above=(60, 3)[draw_number(2)]
         )
         self.machines = {machine.name: machine for machine in setting.machines}
-        self.watch = Watch(world, setting.machines, self.options, setting.invariants, may_fail=setting.may_fail)
+        self.blame = Blame(
+            setting.machines, setting.guesses, setting.stand_ins, has_input=setting.input is not None
+        )  # fmt: skip
+        self.watch = Watch(
+            world, setting.machines, self.options, setting.invariants, self.blame, may_fail=setting.may_fail
+        )  # fmt: skip
         self.delays = delays_of(setting.machines)
         # A user's own stand-in may do more than the shell allows for: be completed from outside, for one.
         is_plain = all(each.function is None for each in setting.stand_ins.values())
@@ -123,7 +135,8 @@ class UsersCharts(Scenario):
             self.world.process("network", self.repeat, may_crash=False)
 
     def _begin_execution(self, machine: Machine, id: str, crashes: bool) -> None:
-        template = self.setting.input if self.setting.input is not None else guessed_input(machine)
+        guesses = self.setting.guesses[machine.name]
+        template = self.setting.input if self.setting.input is not None else guesses.input().template
         given = draw(template, self.world.choices.below)
         history = self.watch.expect(id, machine)
         parts: list[Sequence[EventSpec | None]] = []
@@ -168,7 +181,8 @@ class UsersCharts(Scenario):
                 continue
             id, spec, event_id, data = self.again.pop(0)
             yield from sleep(self.pause())
-            sent = Sent(spec.type, data, event_id, self.watch.at_s(), is_again=True)
+            guessed = spec.data is None
+            sent = Sent(spec.type, data, event_id, self.watch.at_s(), is_again=True, is_guessed=guessed)
             self.watch.histories[id].sent.append(sent)
             self.say("network", f"delivers {spec.type}{payload(data)} to {id} once more{_with_id(event_id)}")
             try:
@@ -222,8 +236,7 @@ class UsersCharts(Scenario):
         with self._begun(process, runner) as called:
             called.result, error = yield from self._called(runner, called)
             yield from sleep(self._duration(runner.task))
-            ends = f"failed: {called.error}" if error else f"gave{payload(called.result) or ' null'}"
-            self.say(process.name, f"hands in that {runner.task.src} of {runner.task.id} {ends}")
+        self._hands_in(process, runner.task, called)
         if error is not None:
             raise error
         return called.result
@@ -263,6 +276,7 @@ class UsersCharts(Scenario):
                 pass  # its lease runs out, and it is found again
             except Exception as error:  # noqa: BLE001 - a fault of the library, which must not pass unseen
                 self.watch.fail(f"task {task.key} raised {type(error).__name__}: {error}")
+                self.watch.close()
             running.pop(str(place), None)
             self.bells[process.name].set()
 
@@ -274,17 +288,43 @@ class UsersCharts(Scenario):
         """One call of a task, from its beginning to its end, as the history and the timeline have it."""
         task = runner.task
         what = f"{task.src} of {task.id}"
+        kwargs = dict(keyword_arguments(runner.rt, task))
+        why = self.watch.attempts.begins(task.key, task.attempt)
+        self.say(process.name, f"runs {what}, attempt {task.attempt} (key {task.key}){why and f', since {why}'}")
+        called = TaskCall(task.src, task.id, task.key, task.attempt, kwargs, self.watch.at_s())
+        self.watch.calls.append(called)
+        with self._doing(process, f"runs {what}"):
+            yield called
+
+    @contextlib.contextmanager
+    def _doing(self, process: Process, what: str) -> Iterator[None]:
+        """What a process does for a while, so that the timeline can say in what it died."""
         story = self.world.timeline if isinstance(self.world.timeline, Story) else None
         doing = story.doing.setdefault(process.name, []) if story is not None else []
         doing.append(what)
-        kwargs = dict(keyword_arguments(runner.rt, task))
-        self.say(process.name, f"runs {what}, attempt {task.attempt} (key {task.key})")
-        called = TaskCall(task.src, task.id, task.key, task.attempt, kwargs, self.watch.at_s())
-        self.watch.calls.append(called)
         try:
-            yield called
+            yield
         finally:
             doing.remove(what)
+
+    def _hands_in(self, process: Process, task: ClaimedTask, called: TaskCall) -> None:
+        """A line of the timeline: what came of a call is about to be stored."""
+        ends = f"failed: {called.error}" if called.error else f"gave{payload(called.result) or ' null'}"
+        self.watch.attempts.handed_in(task.key, task.attempt)
+        self.say(process.name, f"hands in that {task.src} of {task.id} {ends}")
+
+    def _outcome_of(self, process: Process, task: ClaimedTask) -> None:
+        """A line of the timeline where what was handed in was not stored."""
+        if self.world.timeline is None:
+            return
+        item = self.world.store.tables.stored(EXECUTIONS).items.get((task.id, task.sort))
+        if item is None or item.get("is_external") or str(item["key"]) != task.key:
+            return
+        what = f"{task.src} of {task.id}"
+        if item.get("token") == task.token:
+            self.say(process.name, f"could not store what came of {what}: it runs again when its lease ends")
+        elif int(item.get("attempt", 0)) > task.attempt:
+            self.say(process.name, f"comes too late with {what}: another attempt has it")
 
     def _called(self, runner: TaskRunner, called: TaskCall) -> Program[tuple[Any, Exception | None]]:
         """What a task's stand-in returns, or raises."""
@@ -319,9 +359,14 @@ class UsersCharts(Scenario):
             late = {"message": f"no result within {limit_us / 1e6:g} s", "type": "Timeout"}
             yield from tasks.attempt_failed(rt, task, late)
             return
-        ends = f"failed: {called.error}" if called.error else f"gave{payload(called.result) or ' null'}"
-        self.say(process.name, f"hands in that {what} {ends}")
-        yield from settle_outcome(runner, outcome)
+        self._hands_in(process, task, called)
+        with self._doing(process, f"hands in what came of {what}"):
+            try:
+                yield from settle_outcome(runner, outcome)
+            except StoreError:
+                self._outcome_of(process, task)
+                raise
+            self._outcome_of(process, task)
         yield from self._after(rt, process, runner, outcome)
 
     def _below(self, bound: int) -> int:
@@ -399,7 +444,14 @@ class Sender:
         """Start the execution, then send one event after the other."""
         scenario = self.scenario
         rt = Runtime(scenario.setting.machines, scenario.options)
-        yield from self._insist(process, f"starts {self.id}{payload(self.input)}", lambda: self._start(rt))
+        try:
+            yield from self._insist(process, f"starts {self.id}{payload(self.input)}", lambda: self._start(rt))
+        except Misuse as error:
+            if scenario.setting.input is not None:
+                raise
+            scenario.watch.fail(scenario.blame.of_input(self.id, error))
+            scenario.watch.close()
+            return
         while self.done < len(self.events):
             if self.chosen is None:
                 self.chosen = self._choose(self.events[self.done])
@@ -423,7 +475,7 @@ class Sender:
         verb = "sends and waits for" if is_inline else "sends"
 
         def attempt() -> Program[Any]:
-            sent = Sent(spec.type, data, event_id, scenario.watch.at_s())
+            sent = Sent(spec.type, data, event_id, scenario.watch.at_s(), is_guessed=spec.data is None)
             sent.is_again = any(other.id == event_id is not None for other in self.sent)
             self.sent.append(sent)
             way: Any = deliver.handle if is_inline else deliver.send
@@ -462,7 +514,8 @@ class Sender:
             if not pool:
                 return None
             spec = pool[below(len(pool))]
-        data = spec.data if spec.data is not None else guessed_payload(self.machine, spec.type)
+        guesses = scenario.setting.guesses[self.machine.name]
+        data = spec.data if spec.data is not None else guesses.payload(spec.type).template
         return spec, draw(data, below)
 
     def _all(self) -> list[EventSpec]:

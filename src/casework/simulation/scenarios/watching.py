@@ -19,7 +19,9 @@ from casework.kernel.items import Item, Key
 from casework.kernel.schema import EXECUTIONS
 from casework.simulation.carrier import Process
 from casework.simulation.invariants import Commit, History, Invariant, TaskCall, broken
-from casework.simulation.story import step_of
+from casework.simulation.scenarios.attempts import Attempts
+from casework.simulation.scenarios.blame import Blame
+from casework.simulation.story import Story, step_of
 from casework.simulation.world import START_US, World
 from casework.statechart import Machine, Snapshot
 from casework.statechart.names import states_in
@@ -33,11 +35,12 @@ class Watch:
 
     def __init__(
         self, world: World, machines: Sequence[Machine], options: Options,
-        invariants: Mapping[str, Sequence[Invariant]], *, may_fail: bool,
+        invariants: Mapping[str, Sequence[Invariant]], blame: Blame, *, may_fail: bool,
     ) -> None:  # fmt: skip
         self.world = world
         self.rt = Runtime(machines, options)
         self.invariants = invariants
+        self.blame = blame
         self.may_fail = may_fail
         self.found: list[str] = []
         """What does not hold; the run ends with the first."""
@@ -48,6 +51,8 @@ class Watch:
         self.states: dict[str, State] = {}
         self.data: dict[str, Data] = {}
         self.commits_n = 0
+        self.attempts = Attempts()
+        """Claims of tasks; kept where there is a timeline."""
         self._open: dict[str, set[str]] = {}
         self._waiting: dict[str, collections.deque[tuple[State, bool, float, str]]] = {}
         self._traces: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -75,9 +80,18 @@ class Watch:
     # --- every item ---------------------------------------------------------------------------------------------------
 
     def see(self, key: Key, before: Item | None, after: Item | None) -> None:
-        """An item became visible."""
-        if key.table is not EXECUTIONS:
-            return
+        """An item became visible; the timeline ends with the first commit that breaks something."""
+        if key.table is EXECUTIONS:
+            self._see(key, before, after)
+            if self.found:
+                self.close()
+
+    def close(self) -> None:
+        """End the timeline: what did not hold has happened."""
+        if isinstance(self.world.timeline, Story):
+            self.world.timeline.is_closed = True
+
+    def _see(self, key: Key, before: Item | None, after: Item | None) -> None:
         id, sort = key.partition, str(key.sort)
         if sort == STATE:
             if after is not None:
@@ -93,6 +107,8 @@ class Watch:
                 there.discard(sort)
             else:
                 there.add(sort)
+                if sort[0] == "w" and self.world.timeline is not None:
+                    self.attempts.see(before, after, self._process())
 
     def _see_state(self, id: str, before: Item | None, state: State) -> None:
         version = 0 if before is None else int(before["version"])
@@ -109,11 +125,15 @@ class Watch:
         waiting.append((state, is_traced, self.at_s(), self._who()))
         self._settle(id)
 
-    def _who(self) -> str:
+    def _process(self) -> Process | None:
+        """Whose write it is that becomes visible."""
         actor = self.world.actor
-        owner = getattr(actor, "owner", actor)
-        process = getattr(owner, "process", None)
-        return process.name if isinstance(process, Process) else "(store)"
+        process = getattr(getattr(actor, "owner", actor), "process", None)
+        return process if isinstance(process, Process) else None
+
+    def _who(self) -> str:
+        process = self._process()
+        return process.name if process is not None else "(store)"
 
     def _settle(self, id: str) -> None:
         """Take the commits whose state and trace are both visible, in order."""
@@ -202,7 +222,9 @@ class Watch:
         if execution.status == "failed" and not execution.parent_id and not self.may_fail:
             error = execution.error or {}
             if error.get("type") not in self._on_purpose.get(execution.machine, ()):
-                self.fail(f"{id} failed, and its machine did not mean to: {_error(error)}")
+                said = _error(error)
+                guessed = self.blame.why(execution, history, error, said)
+                self.fail(guessed or f"{id} failed, and its machine did not mean to: {said}")
         return None
 
     def has_moved_lately(self) -> bool:

@@ -493,6 +493,23 @@ def test_a_process_that_stands_still_hears_no_answer() -> None:
     assert min(waited_us) < 100_000 < 1_000_000 < max(waited_us)
 
 
+def test_a_host_may_stand_still_between_what_it_read_and_its_look_at_the_clock() -> None:
+    waited_us = []
+    for seed in SEEDS:
+        world = World(seed, (ITEMS,), faults=Faults(pause=0.2, pause_s_max=5.0))
+
+        def main(process: Process, world: World = world) -> Program:
+            yield Get(key("a"))
+            read_us = world.now_us
+            instant = yield Now()
+            waited_us.append(instant.middle_us - read_us)
+
+        world.process("p", main, may_crash=False)
+        world.run(lambda: False, steps_max=100)
+    assert len(waited_us) == len(SEEDS)
+    assert min(waited_us) < 1_000 < 1_000_000 < max(waited_us)
+
+
 def test_a_delete_and_a_put_of_one_item_are_single_writes_that_never_overlap() -> None:
     delete, write = Transact([Delete(key("a"), equals("v", 0))]), Write(put("a", equals("v", 0), v=1))
     played = play(attempt(delete, "delete"), attempt(write, "write"), before=[put("a", v=0)])

@@ -55,7 +55,7 @@ def test_what_was_never_reached_is_printed_and_stands_in_the_json(shell: Shell) 
     args = ("simulate", "order.yaml", "--events", "e.yaml", "--runs", "20", "--may-fail")
     said = shell.run(*args).stdout
     assert "everything held in what was reached, " in said and "\nnever " in said
-    assert said.rstrip().endswith("stand-ins for tasks, an input, or more runs")
+    assert said.rstrip().endswith("stand-ins for tasks (with fails: 0.2 for onError), an input, or more runs")
     document = shell.json(*args)
     assert document["ok"] is True and (document["never_entered"] or document["never_taken"])
     (reached,) = document["reached"]

@@ -272,8 +272,10 @@ def test_a_file_of_events_is_read_or_refused_with_what_is_wrong() -> None:
 
 def test_the_fixture_shows_the_timeline_of_a_failure(casework_simulation: Callable[..., Any]) -> None:
     assert casework_simulation(machine(COUNTER), runs=10).ok
-    with pytest.raises(AssertionError, match="charging -> expired"):
+    with pytest.raises(AssertionError, match="charging -> expired") as raised:
         casework_simulation(machine(LATE.replace("LATE", "expired")), invariants=[whoever_pays_gets_the_order])
+    replay = "casework.simulate(order, crashes=True, duplicates=True, invariants=[whoever_pays_gets_the_order], seed="
+    assert f"replay it: {replay}" in str(raised.value)
 
 
 def test_what_the_simulated_store_does_is_not_logged_and_the_log_is_as_before(caplog: pytest.LogCaptureFixture) -> None:

@@ -166,7 +166,9 @@ def never(reached: Iterable[Reached]) -> list[str]:
             f"never taken{of}", [str(transition) for transition in each.never_taken if transition.state not in known]
         )
     if lines:
-        lines.append("to reach them: give events (with payloads), stand-ins for tasks, an input, or more runs")
+        lines.append(
+            "to reach them: give events, stand-ins for tasks (with fails: 0.2 for onError), an input, or more runs"
+        )
     return lines
 
 

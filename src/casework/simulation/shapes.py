@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-DEPTH_MAX = 8
+DEPTH_MAX = 6
 """Deeper than this nothing is guessed: the context may go into itself."""
 _TEXTS = ("ref", "sku", "name", "key", "email", "reason", "currency", "id", "receipt", "token")
 _NUMBERS = (ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)

@@ -19,7 +19,7 @@ class StandIn(msgspec.Struct, frozen=True):
     """What one task does."""
 
     returns: Any = None
-    """A payload, drawn anew for each call."""
+    """A payload, drawn anew for each call. What the chart reads of it where a user says how, and not what."""
     fails: float = 0.0
     """The share of attempts that raise; the task's own retry policy goes on from there."""
     error: str = "simulated failure"
@@ -120,14 +120,17 @@ def stand_ins(
     names = {machine.name for machine in machines}
     for machine in machines:
         for task in sorted(machine.names.tasks - (names - machine.names.only_tasks - set(machine.tasks))):
+            guess = guesses[machine.name].result(task)
             if task in given:
-                found[machine.name, task] = stand_in(given[task], f"tasks: {task}")
+                known = stand_in(given[task], f"tasks: {task}")
+                if isinstance(given[task], Mapping) and set(given[task]) <= {*_KEYS} - {"returns"} and given[task]:
+                    known = msgspec.structs.replace(known, returns=guess.template, guess=guess)
+                found[machine.name, task] = known
             elif real and task in machine.tasks:
                 found[machine.name, task] = StandIn(function=machine.tasks[task])
             elif real:
                 raise Misuse(f"machine {machine.name!r} has no function for task {task!r}; register it, or stand in")
             else:
-                guess = guesses[machine.name].result(task)
                 found[machine.name, task] = StandIn(guess.template, guess=guess)
     unknown = sorted(set(given) - {task for _, task in found}, key=str)
     if unknown:

@@ -22,6 +22,8 @@ class Story(Timeline):
         super().__init__()
         self.doing: dict[str, list[str]] = {}
         """What each process does just now for tasks, as ``runs charge of order-1``."""
+        self.claimed: dict[str, dict[str, str]] = {}
+        """Tasks that each process claimed and does not run yet, by key, as ``charge of order-1, attempt 2``."""
         self.is_closed = False
         """What did not hold has been told: nothing after it matters."""
 
@@ -29,7 +31,9 @@ class Story(Timeline):
         """Something happened to ``who``, or was done by it."""
         if what == "is killed":
             running = self.doing.pop(who, [])
+            claimed = self.claimed.pop(who, {}).values()
             what += f" while it {', '.join(running)}" if running else ""
+            what += f" when it had claimed {', '.join(claimed)}" if claimed else ""
         if self.is_closed:
             return
         self.add(f"{elapsed((world.now_us - 1_750_000_000_000_000) / 1e6):>12}  {who:<10} {what}"[:300])

@@ -111,9 +111,9 @@ class SimulationReport(msgspec.Struct, frozen=True):
             return "\n".join([f"{names}: {self.runs:,} runs, {held} {seeds}", *lines])
         failure = self.failure
         return (
-            f"{names}: run {self.runs:,} failed, seed {failure.seed}, {failure.schedule} schedule ({rate})\n\n"
+            f"{names}: run {self.runs:,} failed, seed {failure.seed}, {failure.schedule} schedule ({rate}; "
+            f"reached up to here: {share})\n\n"
             f"{failure.timeline}\n\n{failure.problem}\n\n"
-            f"reached up to here: {share}\n"
             f"on: {failure.versions}\nreplay it: {failure.command}"
         )
 

@@ -6,6 +6,7 @@ import msgspec
 
 from casework.kernel.items import Item
 from casework.simulation.carrier import Process
+from casework.simulation.story import Story
 
 
 class Attempt(msgspec.Struct):
@@ -38,7 +39,7 @@ class Attempts:
     def __init__(self) -> None:
         self._all: dict[str, list[Attempt]] = {}
 
-    def see(self, before: Item | None, after: Item, process: Process | None) -> None:
+    def see(self, before: Item | None, after: Item, process: Process | None, story: Story) -> None:
         """A task's item became visible."""
         key, token = str(after["key"]), after.get("token")
         before_token = None if before is None else before.get("token")
@@ -46,14 +47,23 @@ class Attempts:
         if token and token != before_token:
             starts_n = process.starts_n if process is not None else 0
             known.append(Attempt(int(after.get("attempt", 0)), process, starts_n))
+            self._forget(key, story)
+            if process is not None:
+                said = f"{after['src']!s} of {after['id']!s}, attempt {known[-1].n}"
+                story.claimed.setdefault(process.name, {})[key] = said
         elif known and before_token and not token:
             is_counted = int(after.get("attempt", 0)) == known[-1].n
             known[-1].has_failed, known[-1].is_given_back = is_counted, not is_counted
         elif known and after.get("is_external"):
             known[-1].is_external = True
 
-    def begins(self, key: str, n: int) -> str:
+    def _forget(self, key: str, story: Story) -> None:
+        for claimed in story.claimed.values():
+            claimed.pop(key, None)
+
+    def begins(self, key: str, n: int, story: Story) -> str:
         """Attempt ``n`` is about to run; why it does, where it is not the first: one clause."""
+        self._forget(key, story)
         known = self._all.get(key, [])
         position = next((p for p in reversed(range(len(known))) if known[p].n == n), None)
         if position is None:

@@ -289,7 +289,8 @@ class UsersCharts(Scenario):
         task = runner.task
         what = f"{task.src} of {task.id}"
         kwargs = dict(keyword_arguments(runner.rt, task))
-        why = self.watch.attempts.begins(task.key, task.attempt)
+        story = self.world.timeline
+        why = self.watch.attempts.begins(task.key, task.attempt, story) if isinstance(story, Story) else ""
         self.say(process.name, f"runs {what}, attempt {task.attempt} (key {task.key}){why and f', since {why}'}")
         called = TaskCall(task.src, task.id, task.key, task.attempt, kwargs, self.watch.at_s())
         self.watch.calls.append(called)

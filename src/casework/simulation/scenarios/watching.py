@@ -107,8 +107,8 @@ class Watch:
                 there.discard(sort)
             else:
                 there.add(sort)
-                if sort[0] == "w" and self.world.timeline is not None:
-                    self.attempts.see(before, after, self._process())
+                if sort[0] == "w" and isinstance(self.world.timeline, Story):
+                    self.attempts.see(before, after, self._process(), self.world.timeline)
 
     def _see_state(self, id: str, before: Item | None, state: State) -> None:
         version = 0 if before is None else int(before["version"])

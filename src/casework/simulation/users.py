@@ -108,7 +108,7 @@ class SimulationReport(msgspec.Struct, frozen=True):
             seeds = f"(seeds {self.first_seed} to {last}; {rate})"
             lines = never(self.reached)
             held = f"everything held in {'what was reached, ' if lines else ''}{share}"
-            return "\n".join([f"{names}: {self.runs:,} runs, {held} {seeds}", *lines])
+            return "\n".join([f"{names}: {self.runs:,} run{'s' if self.runs != 1 else ''}, {held} {seeds}", *lines])
         failure = self.failure
         return (
             f"{names}: run {self.runs:,} failed, seed {failure.seed}, {failure.schedule} schedule ({rate}; "

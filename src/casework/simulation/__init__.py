@@ -2,8 +2,8 @@
 
 - ``world`` carries programs in virtual time: ``carrier`` (processes and tasks), ``choices`` (decisions, drawn or
   replayed), ``schedules`` (who goes next; every run of a small scenario), ``clocks``
-- ``store`` is DynamoDB at its weakest: ``index`` (lagging), ``partitions`` (limits), ``faults`` (what goes wrong and how
-  often); ``backend`` is the same store as a backend, for the contract
+- ``store`` is DynamoDB at its weakest: ``index`` (lagging), ``partitions`` (limits), ``faults`` (what goes wrong, and
+  how often); ``backend`` is the same store as a backend, for the contract
 - ``runner`` runs scenarios, finds failures and shrinks them: ``checkers``, ``timeline``, ``versions``
 - ``scenarios`` are our own programs under all of that: executions, races, lives, streams, truncation, idempotency, the
   store component; and the charts of users

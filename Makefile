@@ -26,7 +26,7 @@ demo: .venv/.core ## an order machine, crashed and resumed, in a temporary folde
 	@$(BIN)/casework demo
 
 test: .venv/.dev servers ## all tests; ARGS="-k name" narrows them, JOBS=0 runs them in one process
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: .venv/.dev ## style, types and import contracts
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -68,28 +68,39 @@ def run_demo(options: DemoOptions, console: Console | None, screen: Screen | Non
         folder.rmdir()
         raise
     try:
-        with terminating():
+        with terminating() as demo.go_on:
             return demo.run()
     finally:
         demo.clean_up()
 
 
 @contextlib.contextmanager
-def terminating() -> Iterator[None]:
-    """Let SIGTERM end the demo as Ctrl-C does, so that it takes its workers along."""
+def terminating() -> Iterator[Callable[[], None]]:
+    """Let SIGTERM end the demo as Ctrl-C does, so that it takes its workers along.
+
+    Yields what raises KeyboardInterrupt once either was sent: one that comes at a bad moment (inside a callback of the
+    import system, for example) is raised where Python lets it go.
+    """
+    asked: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
         raise KeyboardInterrupt
 
+    def go_on() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
     try:
-        before = signal.signal(signal.SIGTERM, handle)
+        before = [(number, signal.signal(number, handle)) for number in (signal.SIGTERM, signal.SIGINT)]
     except ValueError:  # not the main thread
-        yield
+        yield go_on
         return
     try:
-        yield
+        yield go_on
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -129,6 +140,8 @@ class Demo:
         self.screen = screen or open_screen(console)
         self.began = time.monotonic()
         self.is_complete = False
+        self.go_on: Callable[[], None] = lambda: None
+        """Raises KeyboardInterrupt when the demo is to end."""
         self._looked_s = 0.0
 
     @property
@@ -197,6 +210,7 @@ class Demo:
         """Look at the database now and then, and show where things stand."""
         from casework.demo.evidence import listed_orders
 
+        self.go_on()
         for worker in self.workers:
             worker.check()
         progress = self.progress

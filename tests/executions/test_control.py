@@ -289,6 +289,20 @@ def test_the_event_that_failed_it_is_taken_again_once_the_definition_is_mended()
     assert backend is app.backend
 
 
+def test_a_message_that_was_about_to_be_given_up_is_taken_when_it_goes_on_first() -> None:
+    """The simulator's scenario "lives" met it as a query that saw the old state and behind it a new message."""
+    app, backend = watched_app(job())
+    app.start("job", id="j")
+    app.handle("j", "fail")
+    app.send("j", "add")
+    burying = ByHand(advance(app.core.rt, "j"), backend).up_to()
+    app.redrive("j")
+    burying.finish()
+    work(app, "j")
+    assert app.get("j").context == {"n": 1}
+    assert app.dead_letters().items == []
+
+
 def test_a_redrive_drains_what_the_failed_step_left_to_deliver() -> None:
     """Else the children that it cancelled would go on for ever."""
     parent = machine(

@@ -290,7 +290,10 @@ def look_at_marks(refused: ConditionFailed, marked: Marked, moment: Instant) -> 
 
 
 def _bury(rt: Runtime, state: State, messages: Sequence[Message], moment: Instant, has_next: bool) -> Program[Advanced]:
-    """Turn the messages of an ended execution into dead letters; reports that nobody waits for are dropped."""
+    """Turn the messages of an ended execution into dead letters; reports that nobody waits for are dropped.
+
+    The state is asked once more: a query may have seen it ended and, behind it, a message to the id's next life.
+    """
     writes: list[AnyWrite] = []
     for message in messages[:45]:
         writes.append(Delete(message.key, present()))
@@ -300,7 +303,7 @@ def _bury(rt: Runtime, state: State, messages: Sequence[Message], moment: Instan
             reason = f"the execution had ended: {state.status}"
             writes.append(dead_letter(state.id, moment.middle_us, n, reason, lost, rt.options.buckets, rt))
     if writes:
-        yield from transact(writes)
+        yield from transact([Check(state.key, state.unchanged()), *writes])
     return Advanced(state, has_more=has_next or len(messages) > 45)
 
 
@@ -362,7 +365,7 @@ def _orphaned(rt: Runtime, id: str, items: Sequence[Item]) -> Program[Advanced]:
                 Delete(message.key, present()),
                 dead_letter(id, moment.middle_us, n, reason, mails, rt.options.buckets, rt),
             ]
-        yield from transact(writes)
+        yield from transact([Check(EXECUTIONS.key(id, STATE), absent()), *writes])
         return Advanced(None, has_more=len(old) < len(messages))
     return (yield from _park(list(items), "there is no such execution yet"))
 

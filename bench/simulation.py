@@ -19,7 +19,8 @@ import casework
 from casework.kernel.effects import Effect, Get
 from casework.simulation.carrier import Process
 from casework.simulation.runner import Scenario, explore
-from casework.simulation.scenarios import executions, records, streams
+from casework.simulation.scenarios import records
+from casework.simulation.scenarios.catalogue import SCENARIOS
 from casework.simulation.users import simulate
 
 DEMO = Path(casework.__file__).parent / "demo"
@@ -104,7 +105,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each scenario")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    scenarios = {scenario.name: scenario for scenario in (Bare, *records.ALL, *executions.ALL, *streams.ALL)}
+    scenarios = {scenario.name: scenario for scenario in (Bare, *SCENARIOS)}
     names = options.names or [*scenarios, "users"]
     rows = []
     from rich.progress import track

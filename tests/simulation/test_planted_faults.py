@@ -9,24 +9,12 @@ from typing import Any
 import pytest
 
 from casework.simulation.runner import Report, Scenario, explore
-from casework.simulation.scenarios import (
-    components,
-    executions,
-    idempotency,
-    lifecycle,
-    races,
-    records,
-    streams,
-    truncation,
-)  # fmt: skip
+from casework.simulation.scenarios import executions, streams, truncation
+from casework.simulation.scenarios.catalogue import SCENARIOS
 from tests.simulation import idempotency_mutations, lifecycle_mutations, mutations, race_mutations, stream_mutations
 from tests.simulation.classics import MISTAKES, SOUND
 from tests.simulation.planting import Fault
 
-SCENARIOS = (
-    *executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *records.ALL, *streams.ALL, *truncation.ALL,
-    *idempotency.SCENARIOS,
-)  # fmt: skip
 VARIANTS = {
     executions.ChildrenHarsh, executions.ShellHarsh, streams.AppendsHarsh, streams.ConsumersHarsh,
     truncation.TruncationAtOnce, truncation.Keepers,

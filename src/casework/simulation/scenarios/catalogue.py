@@ -1,0 +1,19 @@
+"""Every scenario of our own programs: what `make test`, `make soak` and the benchmark run."""
+
+from __future__ import annotations
+
+from casework.simulation.scenarios import (
+    components,
+    executions,
+    idempotency,
+    lifecycle,
+    races,
+    records,
+    streams,
+    truncation,
+)  # fmt: skip
+
+SCENARIOS = (
+    *executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *records.ALL, *streams.ALL, *truncation.ALL,
+    *idempotency.SCENARIOS,
+)  # fmt: skip

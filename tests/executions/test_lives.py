@@ -12,11 +12,9 @@ import pytest
 from casework.backends.drive import run
 from casework.errors import Contention, OutcomeUnknown
 from casework.executions.control import purge
-from casework.executions.mailbox import Mail
 from casework.executions.tasks import attempt_failed, claim_task, finish_task
 from casework.kernel.effects import Transact
 from casework.kernel.items import Delete, Put
-from casework.kernel.schema import EXECUTIONS
 from tests.executions.test_tasks import claim, place_of, with_task
 from tests.executions.watching import ByHand, items_of, overwrite, work
 
@@ -72,15 +70,6 @@ def test_a_claim_planned_before_the_execution_was_suspended_does_not_start_its_t
     assert late.finish() is None
     app.resume("p")
     assert claim(app, place).attempt == 1
-
-
-def test_mails_tell_their_task() -> None:
-    app, backend, place = with_task()
-    task = claim(app, place)
-    assert run(finish_task(app.core.rt, task, {"ref": 1}), backend)
-    (item,) = items_of(backend, "p", "e/")
-    assert task.key in str(item["mails"]) and Mail("x").id == ""
-    assert EXECUTIONS.key_of(item).partition == "p"
 
 
 def test_a_purge_that_is_late_removes_nothing_of_the_second_life() -> None:

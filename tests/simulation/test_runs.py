@@ -21,9 +21,8 @@ from casework.simulation.checkers import Operation, not_linearizable, read_probl
 from casework.simulation.choices import Choices
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.runner import Scenario, explore, explore_all, run_once
-from casework.simulation.scenarios import components, executions, lifecycle, races, streams, truncation
+from casework.simulation.scenarios.catalogue import SCENARIOS
 from casework.simulation.scenarios.executions import ALL, Mailbox
-from casework.simulation.scenarios.idempotency import SCENARIOS
 from casework.simulation.scenarios.records import cell
 from casework.simulation.schedules import Explorer
 from casework.simulation.world import World
@@ -94,10 +93,7 @@ def test_the_same_seed_gives_the_same_run_under_any_hash_seed() -> None:
     assert found == {digest_of_runs() + "\n"}
 
 
-EVERY = (*executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *streams.ALL, *truncation.ALL, *SCENARIOS)
-
-
-@pytest.mark.parametrize("scenario", EVERY, ids=[scenario.__name__ for scenario in EVERY])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario.__name__ for scenario in SCENARIOS])
 def test_a_run_replayed_from_its_decisions_is_the_same(scenario: Any) -> None:
     for seed in range(3):
         run = run_once(scenario, seed, records=True)

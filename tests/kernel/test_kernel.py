@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from casework.backends.drive import run
 from casework.backends.memory import MemoryBackend
 from casework.backends.surroundings import VirtualClock
-from casework.errors import ConditionFailed, Contention, ItemTooLarge, Misuse, Throttled, Unavailable
+from casework.errors import ConditionFailed, Contention, ItemTooLarge, Misuse, OutcomeUnknown
 from casework.kernel import conditions as c
 from casework.kernel.cursor import make_cursor, read_cursor
 from casework.kernel.effects import Outcome, Query
@@ -29,7 +29,7 @@ from casework.kernel.limits import (
     check_write,
     size_of,
 )
-from casework.kernel.programs import Program, retried
+from casework.kernel.programs import lost_again
 from casework.kernel.retry import RetryPolicy, fraction
 
 # The first text that Hypothesis draws builds its table of Unicode, which takes seconds on a slow host.
@@ -270,37 +270,20 @@ def test_giving_up_is_bounded_by_rounds_and_by_time() -> None:
     assert not policy.gives_up(1, 9.9) and policy.gives_up(1, 10.0)
 
 
-@pytest.mark.parametrize("error", [Contention, Throttled])
-def test_a_lost_round_is_tried_again_and_the_last_error_is_raised(error: type[Exception]) -> None:
-    backend = MemoryBackend(seed=1, clock=VirtualClock())
-    rounds: list[int] = []
-
-    def attempt(fails: int) -> Program[str]:
-        rounds.append(1)
-        if len(rounds) <= fails:
-            raise error("lost")
-        return "won"
-        yield
-
-    assert run(retried(lambda: attempt(3), RetryPolicy(rounds_max=5)), backend) == "won"
-    assert len(rounds) == 4
-    rounds.clear()
-    with pytest.raises(error):
-        run(retried(lambda: attempt(99), RetryPolicy(rounds_max=5)), backend)
-    assert len(rounds) == 5
-
-
-def test_nothing_else_is_tried_again() -> None:
-    rounds: list[int] = []
-
-    def attempt() -> Program[None]:
-        rounds.append(1)
-        raise Unavailable("gone")
-        yield
-
-    with pytest.raises(Unavailable):
-        run(retried(attempt, RetryPolicy()), MemoryBackend())
-    assert rounds == [1]
+def test_a_lost_round_pauses_and_too_many_give_up_with_the_error_or_by_name() -> None:
+    clock = VirtualClock()
+    backend = MemoryBackend(seed=1, clock=clock)
+    policy = RetryPolicy(rounds_max=3)
+    before = clock.now()
+    assert run(lost_again(0, policy, "the name"), backend) == 1
+    assert run(lost_again(1, policy, "the name"), backend) == 2
+    assert clock.now().middle_us > before.middle_us
+    with pytest.raises(Contention, match="the name: lost 3 races in a row"):
+        run(lost_again(2, policy, "the name"), backend)
+    last = OutcomeUnknown("no answer")
+    with pytest.raises(OutcomeUnknown) as raised:
+        run(lost_again(2, policy, last), backend)
+    assert raised.value is last
 
 
 # --- outcomes ---------------------------------------------------------------------------------------------------------

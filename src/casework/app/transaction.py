@@ -21,7 +21,7 @@ from casework.idempotency.guarding import Claim
 from casework.kernel.conditions import Condition
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Scalar, Table, Update
 from casework.kernel.limits import MAX_TRANSACTION_WRITES
-from casework.kernel.programs import Program, now, sleep, token, transact
+from casework.kernel.programs import Program, lost_again, now, transact
 from casework.kernel.retry import RetryPolicy
 from casework.streams.log import Op
 
@@ -68,12 +68,8 @@ def commit(core: Core, intents: Sequence[Intent]) -> Program[None]:
             intent.refused(refusals)
         for intent, _ in moved:
             yield from intent.look(core)
-        lost += 1
-        if RACES.gives_up(lost, 0):
-            names = "; ".join(intent.name for intent, _ in moved) or "the transaction"
-            raise Contention(f"{names}: lost {lost} races in a row; try again")
-        dice = yield from token()
-        yield from sleep(RACES.pause_s(lost, dice))
+        names = "; ".join(intent.name for intent, _ in moved) or "the transaction"
+        lost = yield from lost_again(lost, RACES, names)
     for intent in intents:
         yield from intent.settle(core)
 

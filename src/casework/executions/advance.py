@@ -31,7 +31,7 @@ from casework.kernel.conditions import Condition, absent, equals, present
 from casework.kernel.effects import Instant, Now, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
 from casework.kernel.limits import check_write
-from casework.kernel.programs import Program, call, now, query, sleep, token, transact, write
+from casework.kernel.programs import Program, call, lost_again, now, query, transact, write
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction
 
@@ -112,11 +112,7 @@ def advance(rt: Runtime, id: str) -> Program[Advanced]:
             continue
         except (Contention, OutcomeUnknown):
             pass
-        lost += 1
-        if RACES.gives_up(lost, 0):
-            raise Contention(f"execution {id!r:.200}: lost {lost} races in a row")
-        dice = yield from token()
-        yield from sleep(RACES.pause_s(lost, dice))
+        lost = yield from lost_again(lost, RACES, f"execution {id!r:.200}")
 
 
 def _advance_once(

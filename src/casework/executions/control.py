@@ -23,7 +23,7 @@ from casework.executions.state import STATE, Data, State, decode_data, decode_ti
 from casework.executions.task_items import Task, task_of, task_sort
 from casework.kernel.conditions import present
 from casework.kernel.items import Check, Delete, Key, Put, Update
-from casework.kernel.programs import Program, call, get, get_many, now, query, sleep, token, transact, write
+from casework.kernel.programs import Program, call, get, get_many, lost_again, now, query, transact, write
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, rearm
 from casework.statechart.nodes import Invoke as Invocation
@@ -44,11 +44,7 @@ def _with_state(attempt: Callable[[State], Program[State | None]], id: str) -> P
                 return done
         except (ConditionFailed, Contention, OutcomeUnknown):
             pass
-        lost += 1
-        if RACES.gives_up(lost, 0):
-            raise Contention(f"execution {id!r:.200}: lost {lost} races in a row; try again")
-        dice = yield from token()
-        yield from sleep(RACES.pause_s(lost, dice))
+        lost = yield from lost_again(lost, RACES, f"execution {id!r:.200}")
 
 
 def terminate(rt: Runtime, id: str, *, reason: str = "terminated") -> Program[Execution]:
@@ -344,9 +340,5 @@ def _delete_part(state: State, keys: Sequence[Key]) -> Program[None]:
         try:
             yield from transact([Check(state.key, state.unchanged()), *(Delete(key) for key in keys)])
             return
-        except (Contention, OutcomeUnknown):
-            lost += 1
-            if RACES.gives_up(lost, 0):
-                raise
-            dice = yield from token()
-            yield from sleep(RACES.pause_s(lost, dice))
+        except (Contention, OutcomeUnknown) as error:
+            lost = yield from lost_again(lost, RACES, error)

@@ -34,7 +34,7 @@ from casework.executions.state import MAX_ID_BYTES, STATE, Data, State, decode_d
 from casework.kernel.conditions import absent
 from casework.kernel.effects import Instant
 from casework.kernel.items import AnyWrite
-from casework.kernel.programs import Program, call, get, now, sleep, token, transact
+from casework.kernel.programs import Program, call, get, lost_again, now, sleep, token, transact
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction, check_json
 from casework.statechart import snapshot as chart
@@ -180,16 +180,12 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
                 f"execution {id!r:.200} cannot be started, since its input is too large, or what its first step keeps "
                 f"in the context or gives to a task ({error}); pass a reference to large values instead"
             ) from error
-        except (ConditionFailed, Contention, OutcomeUnknown):
+        except (ConditionFailed, Contention, OutcomeUnknown) as error:
             existing = yield from _existing(rt, id, name, digest)
             if existing is not None:
                 return existing
             # Nothing is there: it was not applied, or what was in its way is gone.
-            lost += 1
-            if RACES.gives_up(lost, 0):
-                raise
-        dice = yield from token()
-        yield from sleep(RACES.pause_s(lost, dice))
+            lost = yield from lost_again(lost, RACES, error)
 
 
 def plan_start(

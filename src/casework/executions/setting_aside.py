@@ -19,7 +19,7 @@ from casework.executions.state import State
 from casework.executions.task_items import TASK_BEGIN, TASK_END
 from casework.kernel.conditions import present
 from casework.kernel.items import Check, Item, Put, Update
-from casework.kernel.programs import Program, now, query_all, sleep, token, transact, write
+from casework.kernel.programs import Program, lost_again, now, query_all, transact, write
 from casework.kernel.schema import EXECUTIONS, bucket_of
 
 PART = 90
@@ -73,9 +73,5 @@ def _change_some(state: State, updates: Sequence[Update]) -> Program[None]:
             if refused.refusals[0] is not None:
                 raise
             updates = [update for update, why in zip(updates, refused.refusals[1:], strict=True) if why is None]
-        except (Contention, OutcomeUnknown):
-            lost += 1
-            if RACES.gives_up(lost, 0):
-                raise
-            dice = yield from token()
-            yield from sleep(RACES.pause_s(lost, dice))
+        except (Contention, OutcomeUnknown) as error:
+            lost = yield from lost_again(lost, RACES, error)

@@ -30,10 +30,10 @@ from casework.kernel.programs import (
     all_reads,
     get,
     get_many,
+    lost_again,
     now,
     query,
     query_all,
-    sleep,
     token,
     transact,
     write,
@@ -61,16 +61,6 @@ class Shared(msgspec.Struct):
         """When an execution is created: no two have one time, since it tells the lives of an id apart."""
         self.born_us = max(now_us, self.born_us + 1)
         return self.born_us
-
-
-def _lost_again(lost: int, what: str) -> Program[int]:
-    """Pause after one more lost round; the rounds lost in a row so far. Raises Contention when there are too many."""
-    lost += 1
-    if RACES.gives_up(lost, 0):
-        raise Contention(f"{what}: lost {lost} races in a row; try again")
-    dice = yield from token()
-    yield from sleep(RACES.pause_s(lost, dice))
-    return lost
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -220,7 +210,7 @@ def commit(
             if not (yield from _was_applied(exe, plan)):
                 raise
             break
-        lost = yield from _lost_again(lost, f"execution {exe.id!r:.200}")
+        lost = yield from lost_again(lost, RACES, f"execution {exe.id!r:.200}")
     plan.settle()
     return plan.seqs
 
@@ -410,7 +400,7 @@ def acknowledge(shared: Shared, seq: str) -> Program[None]:
                 yield from transact([Update(key, {"acked": left}, when=same)])
             return
         except (ConditionFailed, Contention):
-            lost = yield from _lost_again(lost, f"entry {seq!r}")
+            lost = yield from lost_again(lost, RACES, f"entry {seq!r}")
 
 
 # --- timers and trace -------------------------------------------------------------------------------------------------
@@ -465,7 +455,7 @@ def delete_timer(shared: Shared, id: str, path: str, fire_at: float) -> Program[
                 yield from write(Update(key, {}, ("timers", "pending", "rank_us"), when))
             return True
         except (ConditionFailed, Contention):
-            lost = yield from _lost_again(lost, f"timer {path!r} of {id!r}")
+            lost = yield from lost_again(lost, RACES, f"timer {path!r} of {id!r}")
 
 
 def append_trace(shared: Shared, id: str, entry: Mapping[str, Any]) -> Program[int]:
@@ -483,7 +473,7 @@ def append_trace(shared: Shared, id: str, entry: Mapping[str, Any]) -> Program[i
             yield from transact([move, *writes])
             return n
         except (ConditionFailed, Contention):
-            lost = yield from _lost_again(lost, f"trace of {id!r}")
+            lost = yield from lost_again(lost, RACES, f"trace of {id!r}")
 
 
 def trace_of(shared: Shared, id: str) -> Program[list[dict[str, Any]]]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from casework.errors import Contention, Throttled
+from casework.errors import Contention
 from casework.kernel.effects import (
     All,
     Call,
@@ -165,20 +165,18 @@ def signal(flag: Flag) -> Program[None]:
     yield Signal(flag)
 
 
-def retried(attempt: Callable[[], Program[T]], policy: RetryPolicy) -> Program[T]:
-    """``attempt()`` again after ``Contention`` and ``Throttled``, by ``policy``; its last error when it gives up.
+def lost_again(lost: int, policy: RetryPolicy, reason: str | Exception) -> Program[int]:
+    """Pause after one more round that was lost, by ``policy``; the rounds lost in a row by now, ``lost`` and this one.
 
-    Both errors say that nothing was written, so a whole new attempt is safe. Nothing else is retried here.
+    When that is enough it gives up: it raises ``reason`` if that is an error, and ``Contention`` if it names what
+    lost the races. Which errors are a lost round is the caller's to say: after ``Contention`` and ``Throttled``
+    nothing was written, after ``OutcomeUnknown`` the next round must find out.
     """
-    lost = 0
-    started = yield from now()
-    while True:
-        try:
-            return (yield from attempt())
-        except (Contention, Throttled):
-            lost += 1
-            moment = yield from now()
-            if policy.gives_up(lost, (moment.middle_us - started.middle_us) / 1e6):
-                raise
-        dice = yield from token()
-        yield from sleep(policy.pause_s(lost, dice))
+    lost += 1
+    if policy.gives_up(lost, 0):
+        if isinstance(reason, Exception):
+            raise reason
+        raise Contention(f"{reason}: lost {lost} races in a row; try again")
+    dice = yield from token()
+    yield from sleep(policy.pause_s(lost, dice))
+    return lost

@@ -14,7 +14,7 @@ import msgspec
 from casework.errors import ConditionFailed, Contention, CorruptItem, OutcomeUnknown
 from casework.kernel.conditions import Condition, absent, all_of, equals
 from casework.kernel.items import AnyWrite, Delete, Item, Key, Put, Update
-from casework.kernel.programs import Program, get, now, query, sleep, token, transact, write
+from casework.kernel.programs import Program, get, lost_again, now, query, transact, write
 from casework.kernel.retry import DEFAULT_RETRY
 from casework.kernel.schema import FORMAT, STREAMS, check_format
 from casework.streams.log import HEAD, Log, Op, check_stream
@@ -196,12 +196,8 @@ def _change(before: Cursor, after: Cursor, writes: Sequence[AnyWrite] = ()) -> P
             if found.token == after.token and found.after == after.after and after.after != before.after:
                 return after  # it was applied, and its answer was lost
             raise Lost from None
-        except (Contention, OutcomeUnknown):
-            lost += 1
-            if DEFAULT_RETRY.gives_up(lost, 0):
-                raise
-            dice = yield from token()
-            yield from sleep(DEFAULT_RETRY.pause_s(lost, dice))
+        except (Contention, OutcomeUnknown) as error:
+            lost = yield from lost_again(lost, DEFAULT_RETRY, error)
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import msgspec
 from casework.errors import ConditionFailed, Contention, CorruptItem, Misuse, OutcomeUnknown
 from casework.kernel.conditions import absent, all_of, any_of, equals, less_than, present
 from casework.kernel.items import AnyWrite, Delete, Item, Put, Update
-from casework.kernel.programs import Program, now, query, query_all, sleep, token, transact, write
+from casework.kernel.programs import Program, lost_again, now, query, query_all, sleep, token, transact, write
 from casework.kernel.retry import DEFAULT_RETRY
 from casework.kernel.schema import FORMAT, REGISTRY, STREAMS, check_format
 from casework.streams.append import head_is
@@ -132,12 +132,8 @@ def _remove(stream: str, segment: Segment) -> Program[int]:
             for id, refusal in zip(ids, failed.refusals[1:], strict=True):
                 if refusal is not None:
                     del left[id]
-        except (Contention, OutcomeUnknown):
-            lost += 1
-            if DEFAULT_RETRY.gives_up(lost, 0):
-                raise
-            dice = yield from token()
-            yield from sleep(DEFAULT_RETRY.pause_s(lost, dice))
+        except (Contention, OutcomeUnknown) as error:
+            lost = yield from lost_again(lost, DEFAULT_RETRY, error)
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------

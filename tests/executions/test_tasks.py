@@ -500,6 +500,7 @@ def test_a_task_that_this_process_has_no_function_for_is_left_for_one_that_has()
     assert item["rank_us"] >= backend.now().middle_us + 59_000_000
     backend.sleep(61)
     assert claim(app, place).attempt == 1
+    assert "parked" not in items_of(backend, "p", "w/")[0], "it is being done now"
 
 
 def test_a_task_that_cannot_be_read_is_put_off_and_left_as_it_is() -> None:

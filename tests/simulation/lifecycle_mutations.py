@@ -13,7 +13,7 @@ from casework.executions import advance, change, control, publish, setting_aside
 from casework.executions.change import Change
 from casework.executions.state import State
 from casework.kernel.conditions import Condition, absent, all_of, equals, present
-from casework.kernel.items import Delete
+from casework.kernel.items import Delete, Key
 from casework.kernel.programs import token, transact
 from casework.simulation.scenarios import components, executions, lifecycle
 from casework.streams.log import Op
@@ -90,6 +90,21 @@ def _unchecked(self: Change, new: State) -> Any:
     return puts
 
 
+def _of_no_life(state: State, number: int) -> str:
+    """What is published is named by version and position alone, which begin anew after a purge."""
+    return f"{state.id}/{state.version}/{number}"
+
+
+def _where_another_stood(state: State, part: int) -> str:
+    """What is published stands at version and part alone, where what an earlier life published has stood."""
+    return f"o/{state.version:016d}/{part:04d}"
+
+
+def _of_whoever(state: State, keys: Sequence[Key]) -> Any:
+    """A purge deletes without asking whether its life is still the one that stands."""
+    yield from transact([Delete(key) for key in keys])
+
+
 # --- the store component ----------------------------------------------------------------------------------------------
 
 
@@ -110,6 +125,13 @@ FAULTS = (
         lambda: mock.patch.object(change, "task_key", return_value=_Whatever()),
     ),
     Fault("a state of another life is overwritten", lifecycle.Lives, patched(State, "unchanged", _without_birth)),
+    Fault("what two lives publish has one name", lifecycle.LivesPublished, patched(publish, "op_id", _of_no_life)),
+    Fault("two lives publish at one place", lifecycle.LivesPublished, patched(publish, "_sort", _where_another_stood)),
+    Fault(
+        "a late purge deletes what another life has",
+        lifecycle.LivesPublished,
+        patched(control, "_delete_part", _of_whoever),
+    ),
     Fault(
         "a resume that is overtaken is taken for done",
         executions.Control,

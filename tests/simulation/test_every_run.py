@@ -79,6 +79,12 @@ class TwoLives(lifecycle.Lives):
     lives, events, workers = 2, 1, 1
 
 
+class TwoLivesPublished(lifecycle.LivesPublished):
+    """The same with a stream, and another one who purges."""
+
+    lives, events, workers, intrusions = 2, 1, 1, 1
+
+
 class OneRedrive(lifecycle.Redrives):
     """Failed once, driven again once."""
 
@@ -132,6 +138,7 @@ SMALL = (
     Small(TwoEngines, 2, 1, 1),
     Small(TwoTransitions, 2, 1, 1),
     Small(TwoLives, 1, 1, 1),
+    Small(TwoLivesPublished, 1, 1, 1),
     Small(OneRedrive, 3, 2, 1),
     Small(OneTimer, 3, 1, 1),
     Small(SmallSpill, 1, 1, 1),

@@ -14,7 +14,8 @@ from casework.backends.surroundings import VirtualClock
 from casework.backends.threaded import ThreadedBackend
 from casework.errors import AppendTimeout, OpIdReused, Unavailable
 from casework.kernel.effects import Race, Transact
-from casework.streams.log import Op
+from casework.kernel.programs import get
+from casework.streams.log import Log, Op, StreamOptions, claim_key
 from casework.streams.writer import Writer
 from tests.executions.stepping import LosesAnswers, Stepped, fresh_backend
 from tests.streams.stores import Counted, ids, log, ops
@@ -195,3 +196,10 @@ def test_the_leaders_deadline_is_not_that_of_the_others() -> None:
         short.finish()
     assert patient.finish()[0].id == "p"
     assert ids(backend) == ["a", "p"]
+
+
+def test_a_claim_that_may_be_forgotten_is_kept_as_long_as_was_asked_for() -> None:
+    backend = fresh_backend(clock=VirtualClock(1_750_000_000_900_000))
+    run(Writer(Log(StreamOptions(claims_expire_s=1.5))).append("s", ops("a")), backend)
+    claim = run(get(claim_key("s", "a")), backend)
+    assert claim is not None and claim["expires_at_s"] >= 1_750_000_000.9 + 1.5

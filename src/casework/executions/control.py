@@ -310,11 +310,7 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         return (yield from _move_status(rt, state, "purging", resume_status=""))
 
     state = yield from _with_state(attempt, id)
-    while (yield from deliver(Log(), rt, [id])):
-        pass  # what it published is still to reach its stream
-    left = yield from query(EXECUTIONS, id, low="o/", high="o0", limit=1)
-    if left.items and not force:
-        raise Contention(f"what execution {id!r:.200} published could not be delivered yet; purge it again later")
+    yield from _deliver_all(rt, id, force=force)
     deleted = 0
     try:
         while True:
@@ -329,6 +325,19 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         if (yield from get(state.key)) is not None:
             raise Contention(f"execution {id!r:.200} was started again while it was purged") from None
     return deleted + 1
+
+
+def _deliver_all(rt: Runtime, id: str, *, force: bool) -> Program[None]:
+    """Bring what an execution published to its stream; Contention when that fails again and again, unless ``force``."""
+    late = Contention(f"what execution {id!r:.200} published could not be delivered yet; purge it again later")
+    lost = 0
+    while True:
+        if (yield from deliver(Log(), rt, [id])):
+            continue
+        left = yield from query(EXECUTIONS, id, low="o/", high="o0", limit=1)
+        if force or not left.items:
+            return
+        lost = yield from lost_again(lost, RACES, late)
 
 
 def _delete_part(state: State, keys: Sequence[Key]) -> Program[None]:

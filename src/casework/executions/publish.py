@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import AppendStopped, CaseworkError, CorruptItem, StoreError
+from casework.errors import CaseworkError, ConditionFailed, CorruptItem, StoreError
 from casework.executions.runtime import Publish, Runtime
 from casework.executions.state import State, short_birth
-from casework.kernel.conditions import absent, any_of, equals, present
+from casework.kernel.conditions import present
 from casework.kernel.effects import Query
 from casework.kernel.items import Delete, Item, Put, Update
 from casework.kernel.programs import Program, all_reads, now, transact, write
@@ -79,26 +79,26 @@ def delivery_puts(
     return puts
 
 
+def _sort(state: State, part: int) -> str:
+    """Where a delivery of the commit of ``state`` stands. No two lives of an id have a place in common, so that a late
+    delete hits nothing of the next life, and a query that takes long has no hole: within a life places only ascend.
+    """
+    return f"o/{state.created_at_us:016d}/{state.version:016d}/{part:04d}"
+
+
 def _put(publish: Publish, state: State, part: int, group: list[list[str]], at_us: int, buckets: int) -> Put:
     return Put(
         EXECUTIONS,
         {
-            "id": state.id, "sort": f"o/{state.version:016d}/{part:04d}", "format": FORMAT, "stream": publish.stream,
-            "born_us": state.created_at_us, "ops": msgspec.json.encode(group).decode(),
+            "id": state.id, "sort": _sort(state, part), "format": FORMAT, "stream": publish.stream,
+            "ops": msgspec.json.encode(group).decode(),
             "pending": f"work/{bucket_of(state.id, buckets)}", "rank_us": at_us,
         },
     )  # fmt: skip
 
 
-def _delete(item: Item) -> Delete:
-    """Removes what was delivered, once more does no harm; not what the id's next life stored at the same place."""
-    born_us = item.get("born_us")
-    same = absent("born_us") if born_us is None else equals("born_us", born_us)
-    return Delete(EXECUTIONS.key_of(item), any_of(absent(), same))
-
-
 def deliver(log: Log, rt: Runtime, ids: Sequence[str]) -> Program[int]:
-    """Append what the executions ``ids`` have to publish, and remove it; how many operations.
+    """Append what the executions ``ids`` have to publish, and remove it; how many operations are done with.
 
     Everything for one stream goes in one append, so that executions do not contend with each other.
     """
@@ -107,32 +107,39 @@ def deliver(log: Log, rt: Runtime, ids: Sequence[str]) -> Program[int]:
     by_stream: dict[str, tuple[list[Op], list[Item]]] = {}
     count = 0
     for page in pages:
-        streams: set[str] = set()
-        for item in page.items:
-            stream = str(item["stream"])
-            if streams and stream not in streams:
+        first = ""
+        for n, item in enumerate(page.items):
+            try:
+                stream, new = _ops(item)
+            except CorruptItem as error:  # the others of this round go on; what follows it here has to wait for it
+                log_.warning("publishing: %s", error)
+                yield from _put_off(page.items[n:], str(error))
+                break
+            first = first or stream
+            if stream != first:
                 break  # the order of commits holds over streams too: the other one's turn comes when this is done
-            streams.add(stream)
             ops, items = by_stream.setdefault(stream, ([], []))
-            ops += _ops(item)
+            ops += new
             items.append(item)
     for stream, (ops, items) in by_stream.items():
         try:
             yield from append(log, stream, ops)
-            count += len(ops)
             for start in range(0, len(items), 90):
-                yield from transact([_delete(item) for item in items[start : start + 90]])
-        except (AppendStopped, StoreError, CaseworkError) as error:
+                yield from transact([Delete(EXECUTIONS.key_of(item)) for item in items[start : start + 90]])
+            count += len(ops)
+        except CaseworkError as error:
             log_.warning("publishing to %r: %s: %s", stream, type(error).__name__, error)
             yield from _put_off(items, f"{type(error).__name__}: {error}")
     return count
 
 
-def _ops(item: Mapping[str, Any]) -> list[Op]:
+def _ops(item: Mapping[str, Any]) -> tuple[str, list[Op]]:
+    """The stream and the operations of a delivery. Raises CorruptItem, NewerFormat."""
     check_format(item, f"a delivery of execution {item['id']!r}")
     try:
-        return [Op(id, text.encode()) for id, text in msgspec.json.decode(item["ops"], type=list[tuple[str, str]])]
-    except msgspec.DecodeError as error:
+        ops = msgspec.json.decode(item["ops"], type=list[tuple[str, str]])
+        return str(item["stream"]), [Op(id, text.encode()) for id, text in ops]
+    except (KeyError, TypeError, msgspec.DecodeError) as error:
         raise CorruptItem(f"a delivery of execution {item['id']!r} cannot be read: {error}") from None
 
 
@@ -146,5 +153,7 @@ def _put_off(items: Sequence[Item], reason: str) -> Program[None]:
                     when=present(),
                 )
             )  # fmt: skip
+        except ConditionFailed:
+            continue  # somebody else has delivered it
         except StoreError:
             return  # it stays due; the next sweep tries again

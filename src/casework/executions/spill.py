@@ -17,7 +17,7 @@ from casework.errors import ConditionFailed, Contention, CorruptItem, ItemTooLar
 from casework.executions.joins import Fan, Recall
 from casework.executions.runtime import Runtime
 from casework.executions.state import State
-from casework.kernel.conditions import Absent, absent, equals
+from casework.kernel.conditions import Absent, absent
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put
 from casework.kernel.limits import MAX_TRANSACTION_WRITES, check_write
 from casework.kernel.programs import Program, get, now, transact
@@ -165,7 +165,7 @@ def _missing(state: State, sort: str) -> Program[None]:
     The note can become visible before the item that it names, since a transaction's items need not appear at one
     instant. Checking the item tells: while its transaction is under way the check conflicts with it.
     """
-    checks = [Check(Key(EXECUTIONS, state.id, sort), absent()), Check(state.key, equals("version", state.version))]
+    checks = [Check(Key(EXECUTIONS, state.id, sort), absent()), Check(state.key, state.unchanged())]
     try:
         yield from transact(checks)
     except ConditionFailed:

@@ -62,7 +62,7 @@ def claim_task(rt: Runtime, place: Key, *, lease_s: float = DEFAULT_LEASE_S) -> 
         beats=0, is_external=False,
     )  # fmt: skip
     try:
-        yield from write(Update(place, _claim_attributes(claimed), ("is_external",), _unclaimed(task)))
+        yield from write(Update(place, _claim_attributes(claimed), ("is_external", "parked"), _unclaimed(task)))
     except ConditionFailed:
         return None
     except OutcomeUnknown:

@@ -8,6 +8,7 @@ it had been applied, its claims refuse the repeat and answer it. Later operation
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -408,5 +409,5 @@ def claim_put(log: Log, stream: str, pending: Pending, seq: int, at_us: int) -> 
     key = claim_key(stream, pending.op.id)
     item: dict[str, Any] = {"claim": key.partition, "format": FORMAT, "seq": seq, "digest": pending.digest}
     if log.options.claims_expire_s is not None:
-        item["expires_at_s"] = at_us // 1_000_000 + int(log.options.claims_expire_s)
+        item["expires_at_s"] = math.ceil(at_us / 1e6 + log.options.claims_expire_s)
     return Put(STREAM_CLAIMS, item, when=absent())

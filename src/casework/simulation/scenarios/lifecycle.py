@@ -11,9 +11,12 @@ import msgspec
 from casework.errors import CaseworkError, ExecutionExists, Misuse, NoSuchExecution
 from casework.executions import control, deliver
 from casework.executions.runtime import Options, Publish, Runtime
+from casework.executions.state import STATE
 from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.effects import Effect
+from casework.kernel.items import Item, Key
 from casework.kernel.programs import Program, sleep
+from casework.kernel.schema import EXECUTIONS
 from casework.simulation.carrier import Process
 from casework.simulation.faults import ROUGH
 from casework.simulation.scenarios.executions import LEDGER, LOST, SENDER, ExecutionScenario, insist
@@ -71,7 +74,7 @@ class Lives(OnTheShell):
     name = "lives"
     faults = msgspec.structs.replace(ROUGH, pause=0.02, pause_s_max=1.0)
     machines = (LIFE,)
-    lives, events = 4, 2
+    lives, events, intrusions = 4, 2, 12
 
     def runtime(self) -> Runtime:
         """With the task that tells which life it was started for."""
@@ -130,7 +133,7 @@ class Lives(OnTheShell):
 
     def intrude(self, rt: Runtime) -> Program[None]:
         """Send events to whatever life there is."""
-        while self.strange < 12:
+        while self.strange < self.intrusions:
             i = self.strange
             way = deliver.handle if self.world.choices.below(2) else deliver.send
             try:
@@ -242,6 +245,71 @@ class Redrives(OnTheShell):
             yield f"events {sorted(lost)} were neither taken ({seen}) nor kept as dead letters ({dead})"
 
 
+class LivesPublished(Lives):
+    """The lives of an id that publishes, while an operator purges it as well: all that each life did is in the stream,
+    one life after the other.
+    """
+
+    name = "lives, published"
+    options = Options(buckets=1, batch_max=2, publish={"life": Publish("s", events=("Add",))})
+    lives = 3
+
+    def begin_clients(self) -> None:
+        """The owner, the stranger, a second one who purges, and a reader of the stream."""
+        self.took: dict[int, list[Any]] = {}
+        self.read: list[Op] = []
+        self.place = EXECUTIONS.key("x", STATE)
+        self.world.store.watch = self.see
+        super().begin_clients()
+        self.client("operator", self.purge)
+        self.world.process("reader", lambda process: read_on(self.read), may_crash=False)
+
+    def see(self, key: Key, before: Item | None, after: Item | None) -> None:
+        """Note what each life has taken, whenever its state becomes visible."""
+        if after is not None and key == self.place and (context := self.context("x")):
+            self.took[context["life"]] = context["seen"]
+
+    def purge(self, rt: Runtime) -> Program[None]:
+        """Purge it whenever it has ended, beside the owner."""
+        while self.life < self.lives - 1:
+            try:
+                yield from control.purge(rt, "x")
+            except (*LOST, NoSuchExecution, Misuse):
+                pass
+            yield from sleep(0.02)
+
+    def expected(self) -> list[Any]:
+        """What was taken, life after life."""
+        return [i for life in sorted(self.took) for i in self.took[life]]
+
+    def is_over(self) -> bool:
+        """What was published has been read, too."""
+        return super().is_over() and not self.items("o/") and len(self.read) >= len(self.expected())
+
+    def waits_for(self) -> str:
+        """What is missing."""
+        return f"{len(self.expected())} entries in the stream, there are {len(self.read)}"
+
+    def problems(self) -> Iterable[str]:
+        """The stream has what was taken, in its order, and nothing twice."""
+        yield from super().problems()
+        entries = [msgspec.json.decode(op.data)["data"]["i"] for op in self.read]
+        if entries != self.expected():
+            yield f"published: {entries}, taken: {self.expected()}"
+
+
+def read_on(read: list[Op]) -> Generator[Effect, Any, Any]:
+    """Read the stream "s" for ever."""
+    log = Log()
+    while True:
+        try:
+            page = yield from read_page(log, "s", read[-1].seq if read else 0)
+            read += page.ops
+        except LOST:
+            pass
+        yield from sleep(0.1)
+
+
 class Published(OnTheShell):
     """Two executions publish their transitions to one stream: each once, in the order of its commits, none missing."""
 
@@ -255,7 +323,7 @@ class Published(OnTheShell):
         self.said = 0
         self.read: list[Op] = []
         self.client("driver", self.drive)
-        self.world.process("reader", self.reader, may_crash=False)
+        self.world.process("reader", lambda process: read_on(self.read), may_crash=False)
 
     def drive(self, rt: Runtime) -> Program[None]:
         """Start both, and say one thing after the other."""
@@ -266,17 +334,6 @@ class Published(OnTheShell):
             way = deliver.handle if i % 2 else deliver.send
             yield from insist(way, rt, "s", "Say", {"i": i}, event_id=f"say-{i}")
             self.said += 1
-
-    def reader(self, process: Process) -> Generator[Effect, Any, Any]:
-        """Read on, for ever."""
-        log = Log()
-        while True:
-            try:
-                page = yield from read_page(log, "s", self.read[-1].seq if self.read else 0)
-                self.read += page.ops
-            except LOST:
-                pass
-            yield from sleep(0.1)
 
     def taken_n(self) -> int:
         """How many transitions there were: two starts, and each event once on both sides."""
@@ -307,4 +364,4 @@ class Published(OnTheShell):
             yield f"the receiver took {self.context('x')['seen']} and published {said}"
 
 
-ALL = (Lives, Redrives, Published)
+ALL = (Lives, LivesPublished, Redrives, Published)

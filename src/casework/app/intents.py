@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from casework.app.core import Core
-from casework.errors import LeaseLost, Misuse, OpIdReused, Refusal, TransactionRefused
+from casework.errors import LeaseLost, Misuse, OpIdReused, Refusal, StoreError, TransactionRefused
 from casework.executions import deliver
 from casework.executions.deliver import Execution
 from casework.executions.mailbox import Mail, mail_sort, put_message
@@ -23,14 +23,14 @@ from casework.idempotency import lifecycle, record
 from casework.idempotency.guarding import RESULT, Claim
 from casework.kernel.conditions import Condition, present, spoken
 from casework.kernel.effects import Instant
-from casework.kernel.items import AnyWrite, Check
-from casework.kernel.programs import Program, get
-from casework.kernel.schema import EXECUTIONS
+from casework.kernel.items import AnyWrite, Check, Put
+from casework.kernel.programs import Program, get, get_many, token
+from casework.kernel.schema import EXECUTIONS, STREAMS
 from casework.statechart import check_json
 from casework.streams.append import Pending, checked, learn
 from casework.streams.append import look as look_at_head
 from casework.streams.append import plan as plan_round
-from casework.streams.log import Appended, Log, Op, Place, check_ops, check_stream, claim_key
+from casework.streams.log import Appended, Log, Op, Place, check_ops, check_stream
 
 
 class Intent(Protocol):
@@ -42,17 +42,20 @@ class Intent(Protocol):
     def look(self, core: Core) -> Program[None]:
         """Read what the plan depends on; called before the first plan, and again when it moved."""
 
-    def plan(self, core: Core, moment: Instant) -> Program[list[AnyWrite]]:
-        """The writes."""
+    def plan(self, core: Core, moment: Instant, attempt: int) -> Program[list[AnyWrite]]:
+        """The writes of the transaction's attempt of this number, 1 or more."""
 
     def refused(self, refusals: Sequence[Refusal | None]) -> None:
         """Return when a new look and a new plan may succeed, else raise what the refusal means."""
 
-    def was_applied(self, core: Core) -> Program[bool | None]:
-        """Whether the last plan is in the store, after its answer was lost; None when this intent cannot tell."""
+    def was_applied(self, core: Core) -> Program[int | None]:
+        """The attempt that is in the store, after an answer was lost.
 
-    def settle(self, core: Core) -> Program[None]:
-        """The transaction is committed."""
+        0: none is, and another one is safe, since it and those before exclude each other. None: it cannot tell.
+        """
+
+    def settle(self, core: Core, attempt: int) -> Program[None]:
+        """The transaction is committed, by the attempt of this number."""
 
 
 class _Plain:
@@ -68,12 +71,12 @@ class _Plain:
         """Its condition did not hold: final."""
         raise TransactionRefused(self.name, refusals)
 
-    def was_applied(self, core: Core) -> Program[bool | None]:
+    def was_applied(self, core: Core) -> Program[int | None]:
         """It cannot tell."""
         yield from ()
         return None
 
-    def settle(self, core: Core) -> Program[None]:
+    def settle(self, core: Core, attempt: int) -> Program[None]:
         """Nothing to do."""
         yield from ()
 
@@ -99,7 +102,7 @@ class WriteIntent(_Plain):
         found = "there is no such item" if first.item is None else "an item is there (error.refusals has it)"
         raise TransactionRefused(self.name, refusals, f"when={spoken(self._write.when)} does not hold, {found}")
 
-    def plan(self, core: Core, moment: Instant) -> Program[list[AnyWrite]]:
+    def plan(self, core: Core, moment: Instant, attempt: int) -> Program[list[AnyWrite]]:
         """The write."""
         yield from ()
         return [self._write]
@@ -133,7 +136,7 @@ class SendIntent(_Plain):
                 return
         yield from deliver.check_target(core.rt, self._id, self._mail.type)
 
-    def plan(self, core: Core, moment: Instant) -> Program[list[AnyWrite]]:
+    def plan(self, core: Core, moment: Instant, attempt: int) -> Program[list[AnyWrite]]:
         """The message; those of one transaction keep their order."""
         sent_at_us = core.rt.send_time_us(moment.middle_us)
         sort = mail_sort(sent_at_us, self._source, 0)
@@ -150,7 +153,7 @@ class SendIntent(_Plain):
         )
         return [put]
 
-    def settle(self, core: Core) -> Program[None]:
+    def settle(self, core: Core, attempt: int) -> Program[None]:
         """Ring for the execution."""
         core.bell.ring(self._id)
         yield from ()
@@ -165,7 +168,8 @@ class StartIntent:
         self.name = f"start of execution {id!r:.200}"
         self.machine = core.rt.machine_named(machine)
         self.id, self._input = id, input
-        self._state: State | None = None
+        self._plans: dict[int, State | Execution] = {}
+        """By attempt: what it starts, each born at another time, so that what is there tells; or what was there."""
         self._found: Execution | None = None
         self._must_look = False
 
@@ -175,11 +179,13 @@ class StartIntent:
         if self._must_look:
             self._found = yield from deliver.started_before(core.rt, self.id, self.machine.name, self._input)
 
-    def plan(self, core: Core, moment: Instant) -> Program[list[AnyWrite]]:
+    def plan(self, core: Core, moment: Instant, attempt: int) -> Program[list[AnyWrite]]:
         """The writes of the first step, or a check that the execution is there."""
         if self._found is not None:
+            self._plans[attempt] = self._found
             return [Check(EXECUTIONS.key(self.id, STATE), present())]
-        self._state, writes = yield from deliver.plan_start(core.rt, self.machine, self.id, self._input, moment)
+        state, writes = yield from deliver.plan_start(core.rt, self.machine, self.id, self._input, moment)
+        self._plans[attempt] = state
         return writes
 
     def refused(self, refusals: Sequence[Refusal | None]) -> None:
@@ -187,19 +193,26 @@ class StartIntent:
         self._must_look = self._found is None
         self._found = None
 
-    def was_applied(self, core: Core) -> Program[bool | None]:
-        """Whether the execution is there as this transaction made it: same input, same time."""
+    def was_applied(self, core: Core) -> Program[int | None]:
+        """By the time at which the execution was born; one that was there before tells nothing."""
         item = yield from get(EXECUTIONS.key(self.id, STATE))
-        if self._state is None:
-            return None
-        return item is not None and item.get("created_at_us") == self._state.created_at_us
+        for attempt, plan in self._plans.items():
+            if isinstance(plan, State) and item is not None and item["created_at_us"] == plan.created_at_us:
+                return attempt
+        return None if self._found is not None else 0
 
-    def settle(self, core: Core) -> Program[None]:
+    def settle(self, core: Core, attempt: int) -> Program[None]:
         """Deliver what was spilled, and ring."""
-        if self._state is not None and self._found is None:
-            if self._state.spill:
-                self._state = yield from drain(core.rt, self._state)
-            self._found = deliver.view(core.rt, self._state)
+        plan = self._plans[attempt]
+        if isinstance(plan, State):
+            self._found = deliver.view(core.rt, plan)
+            if plan.spill:
+                try:
+                    self._found = deliver.view(core.rt, (yield from drain(core.rt, plan)))
+                except StoreError:
+                    pass  # the note in the state stands: a worker goes on
+        else:
+            self._found = plan
         core.bell.ring(self.id)
 
     @property
@@ -223,12 +236,13 @@ class FinishIntent(_Plain):
         self.name = f"finish of key {claim.key!r:.120}"
         self._shared, self.claim = shared, claim
         self._result = (status, headers, body)
-        self._completed_at_us = 0
+        self._plans: dict[int, int] = {}
+        """The attempt, by the time of completion that it stores."""
 
-    def plan(self, core: Core, moment: Instant) -> Program[list[AnyWrite]]:
+    def plan(self, core: Core, moment: Instant, attempt: int) -> Program[list[AnyWrite]]:
         """The completion."""
         status, headers, body = self._result
-        self._completed_at_us = moment.middle_us
+        self._plans[moment.middle_us] = attempt
         claim = self.claim
         yield from ()
         return lifecycle.completion_writes(
@@ -240,16 +254,14 @@ class FinishIntent(_Plain):
         self.claim.lose()
         raise LeaseLost(f"the claim of {self.claim.key!r:.120} was lost, so nothing of the transaction was written")
 
-    def was_applied(self, core: Core) -> Program[bool | None]:
-        """Whether the record has this result."""
+    def was_applied(self, core: Core) -> Program[int | None]:
+        """By the record's token and its time of completion."""
         item = yield from get(self._shared.place(self.claim.key))
-        return (
-            item is not None
-            and item.get("token") == self.claim.token
-            and item.get("completed_at_us") == self._completed_at_us
-        )
+        if item is None or item.get("token") != self.claim.token:
+            return 0
+        return self._plans.get(int(item.get("completed_at_us", 0)), 0)
 
-    def settle(self, core: Core) -> Program[None]:
+    def settle(self, core: Core, attempt: int) -> Program[None]:
         """The work is over, whatever its function does after it."""
         self.claim.is_ended = self.claim.is_finished = True
         self._shared.held.pop(self.claim.token, None)
@@ -289,6 +301,10 @@ class AppendIntent:
         self._batch: list[Pending] = []
         self._place: Place | None = None
         self._at_us = 0
+        self._mark = ""
+        """With the attempt's number it stands in the segment, and tells it from another's with the same operations."""
+        self._plans: dict[int, tuple[Place, list[Pending]]] = {}
+        """By attempt."""
 
     def add(self, ops: Sequence[Op]) -> None:
         """Take operations, behind those that are there already."""
@@ -301,7 +317,7 @@ class AppendIntent:
         if self._log.place(self.stream) is None:
             yield from look_at_head(self._log, self.stream)
 
-    def plan(self, core: Core, moment: Instant) -> Program[list[AnyWrite]]:
+    def plan(self, core: Core, moment: Instant, attempt: int) -> Program[list[AnyWrite]]:
         """The head, one segment, and the claims of what is not in the stream yet."""
         log = self._log
         unique: dict[str, Pending] = {}
@@ -313,7 +329,11 @@ class AppendIntent:
             return []
         self._place = log.place(self.stream) or (yield from look_at_head(log, self.stream))
         self._at_us = moment.middle_us
-        return plan_round(log, self.stream, self._place, self._batch, self._at_us)
+        self._plans[attempt] = (self._place, self._batch)
+        self._mark = self._mark or (yield from token())
+        head, segment, *others = plan_round(log, self.stream, self._place, self._batch, self._at_us)
+        assert isinstance(segment, Put)
+        return [head, Put(STREAMS, {**segment.item, "by": f"{self._mark}.{attempt}"}, segment.when), *others]
 
     def refused(self, refusals: Sequence[Refusal | None]) -> None:
         """The head moved, or ids are in the stream: plan again. Raises OpIdReused, StreamDamaged."""
@@ -323,22 +343,29 @@ class AppendIntent:
         if refused is not None:
             raise OpIdReused(refused.id, refused.seq)
 
-    def was_applied(self, core: Core) -> Program[bool | None]:
-        """Whether the claim of the first operation has the number planned for it; None when it is not there."""
-        if not self._batch or self._place is None:
-            return None
-        item = yield from get(claim_key(self.stream, self._batch[0].op.id))
-        return True if item is not None and item.get("seq") == self._place.top + 1 else None
+    def was_applied(self, core: Core) -> Program[int | None]:
+        """By the mark in the segment; another one's at the place of the last attempt keeps that out."""
+        keys = {
+            attempt: STREAMS.key(self.stream, place.top + len(batch)) for attempt, (place, batch) in self._plans.items()
+        }
+        items = yield from get_many(list(dict.fromkeys(keys.values())))
+        found = {item["seq"]: item for item in items if item is not None}
+        for attempt, key in keys.items():
+            item = found.get(key.sort)  # type: ignore[arg-type]
+            if item is not None and item.get("by") == f"{self._mark}.{attempt}":
+                return attempt
+        return 0 if keys and keys[max(keys)].sort in found else None
 
-    def settle(self, core: Core) -> Program[None]:
+    def settle(self, core: Core, attempt: int) -> Program[None]:
         """Give the operations their numbers, and wake the readers of this process."""
         log = self._log
-        if self._batch and self._place is not None:
-            for number, pending in enumerate(self._batch, self._place.top + 1):
+        if attempt in self._plans:
+            place, batch = self._plans[attempt]
+            for number, pending in enumerate(batch, place.top + 1):
                 pending.outcome = Appended(pending.op.id, number)
-            top = self._place.top + len(self._batch)
-            log.remember(self.stream, Place(top, top, wins=self._place.wins + 1))
-            log.counts.ops_n += len(self._batch)
+            top = place.top + len(batch)
+            log.remember(self.stream, Place(top, top, wins=place.wins + 1))
+            log.counts.ops_n += len(batch)
             log.ring(self.stream)
         found = {pending.op.id: pending.outcome for pending in self._pendings if pending.outcome is not None}
         self.results = [found[pending.op.id] for pending in self._pendings]

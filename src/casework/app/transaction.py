@@ -16,7 +16,7 @@ from casework.app.current import current_claim
 from casework.app.intents import AppendIntent, FinishIntent, Intent, SendIntent, StartIntent, WriteIntent, result_of
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
-from casework.errors import ConditionFailed, Contention, ItemTooLarge, Misuse, OutcomeUnknown
+from casework.errors import CaseworkError, ConditionFailed, Contention, ItemTooLarge, Misuse, OutcomeUnknown, Refusal
 from casework.idempotency.guarding import Claim
 from casework.kernel.conditions import Condition
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Scalar, Table, Update
@@ -36,50 +36,84 @@ def commit(core: Core, intents: Sequence[Intent]) -> Program[None]:
     """
     if not intents:
         return
+    doubt = _Doubt()
+    try:
+        attempt = yield from _try(core, intents, doubt)
+    except OutcomeUnknown:
+        raise
+    except CaseworkError as error:
+        if doubt.is_there:
+            raise OutcomeUnknown(f"the answer to the transaction was lost, and trying it again met: {error}") from error
+        raise
     for intent in intents:
-        yield from intent.look(core)
+        yield from intent.settle(core, attempt)
+
+
+class _Doubt:
+    """Whether an answer was lost, so that the transaction may be there, or on its way."""
+
+    is_there = False
+
+
+def _try(core: Core, intents: Sequence[Intent], doubt: _Doubt) -> Program[int]:
+    """Look, plan and write until the transaction is applied; the number of the attempt that was.
+
+    While there is doubt no refusal is final: what is in the way may be the transaction itself, seen in part.
+    """
+    moved: Sequence[tuple[Intent, Sequence[Refusal | None]]] = [(intent, ()) for intent in intents]
     lost = 0
     while True:
+        for intent, _ in moved:
+            yield from intent.look(core)
+        if doubt.is_there and (applied := (yield from _was_applied(core, intents))):
+            return applied
         moment = yield from now()
+        attempt = lost + 1
         writes: list[AnyWrite] = []
         parts: list[tuple[Intent, slice]] = []
         for intent in intents:
-            planned = yield from intent.plan(core, moment)
+            planned = yield from intent.plan(core, moment, attempt)
             parts.append((intent, slice(len(writes), len(writes) + len(planned))))
             writes += planned
         if not writes:
-            break  # all that was to be stored is there already
+            return attempt  # all that was to be stored is there already
         _check_count(parts, len(writes))
+        moved = []
         try:
             yield from transact(writes)
-            break
+            return attempt
         except ConditionFailed as refused:
+            if doubt.is_there and (applied := (yield from _was_applied(core, intents))):
+                return applied
             moved = [(intent, refused.refusals[part]) for intent, part in parts if any(refused.refusals[part])]
         except Contention:
-            moved = []
+            pass
         except OutcomeUnknown:
+            doubt.is_there = True
             applied = yield from _was_applied(core, intents)
             if applied is None:
                 raise
             if applied:
-                break
-            moved = []
+                return applied
         for intent, refusals in moved:
-            intent.refused(refusals)
-        for intent, _ in moved:
-            yield from intent.look(core)
+            try:
+                intent.refused(refusals)
+            except CaseworkError:
+                if not doubt.is_there:
+                    raise
         names = "; ".join(intent.name for intent, _ in moved) or "the transaction"
         lost = yield from lost_again(lost, RACES, names)
-    for intent in intents:
-        yield from intent.settle(core)
 
 
-def _was_applied(core: Core, intents: Sequence[Intent]) -> Program[bool | None]:
+def _was_applied(core: Core, intents: Sequence[Intent]) -> Program[int | None]:
+    """The attempt that is in the store; 0: none, and another one is safe; None: no intent can tell."""
+    answer: int | None = None
     for intent in intents:
         found = yield from intent.was_applied(core)
-        if found is not None:
-            return found
-    return None
+        if found:
+            return found  # what one intent knows of itself holds for all
+        answer = found if answer is None else answer
+    return answer
 
 
 def _check_count(parts: Sequence[tuple[Intent, slice]], count: int) -> None:

@@ -10,10 +10,11 @@ from casework.simulation.scenarios import (
     races,
     records,
     streams,
+    transactions,
     truncation,
 )  # fmt: skip
 
 SCENARIOS = (
     *executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *records.ALL, *streams.ALL, *truncation.ALL,
-    *idempotency.SCENARIOS,
+    *idempotency.SCENARIOS, *transactions.ALL,
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from casework.executions.runtime import Options, Runtime
 from casework.executions.state import STATE, State, decode_data, state_of
 from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.effects import Effect
-from casework.kernel.items import Item, Key
+from casework.kernel.items import Item, Key, Table
 from casework.kernel.programs import Program, now, query, sleep
 from casework.kernel.schema import EXECUTIONS, TABLES
 from casework.simulation.carrier import Process
@@ -42,7 +42,7 @@ states:
 class ExecutionScenario(Scenario):
     """Executions on one bucket, with workers that poll the index."""
 
-    tables = TABLES
+    tables: Sequence[Table] = TABLES
     machines: tuple[str, ...] = ()
     options = Options(buckets=1, batch_max=4)
     workers = 2

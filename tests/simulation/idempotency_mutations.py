@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from casework.errors import ResultLost
 from casework.idempotency import guarding, lifecycle, record
 from casework.kernel.conditions import AllOf, Equals
+from casework.kernel.items import Delete
+from casework.kernel.programs import get_many, now, query, transact
+from casework.simulation.scenarios import idempotency
 from casework.simulation.scenarios.idempotency import (
     OneKey,
     OneKeyCancelled,
+    OneKeyKept,
     OneKeyLate,
     OneKeyPaused,
     OneKeyReleased,
@@ -55,7 +62,36 @@ def _leaves_it(shared: Any, key: str, token: str) -> Any:
     yield
 
 
+def _lost_at_once(shared: Any, rec: Any) -> Any:
+    """A part of a result that does not show is lost."""
+    chunks = yield from get_many(record.chunk_keys(shared.table, rec))
+    body = record.joined(rec, chunks) if rec.chunks else rec.body
+    if body is None:
+        raise ResultLost("lost")
+    return msgspec.structs.replace(rec, body=body, chunks=0)
+
+
+def _all_chunks(shared: Any, items: Any) -> Any:
+    """Whatever chunks stand there go with a record whose time is over."""
+    moment = yield from now()
+    for item in items:
+        if "expires_at_s" not in item or item["expires_at_s"] * 1_000_000 > moment.earliest_us:
+            continue
+        yield from transact([Delete(shared.table.key_of(item), record.same_item(item))])
+        rest = yield from query(shared.table, str(item["key"]), low="c/", high="c0", limit=90)
+        if rest.items:
+            yield from transact([Delete(shared.table.key_of(chunk)) for chunk in rest.items])
+
+
+def _whatever_it_was(item: Any) -> Any:
+    """A record that moved meanwhile is deleted as well."""
+    return ALWAYS
+
+
 FAULTS = (
+    Fault("a part that does not show is lost", OneKeyKept, patched(lifecycle, "load_body", _lost_at_once)),
+    Fault("an old record takes every chunk with it", OneKeyKept, patched(idempotency, "purge_expired", _all_chunks)),
+    Fault("a record that moved is purged", OneKeyKept, patched(record, "same_item", _whatever_it_was)),
     Fault(
         "a lease is taken over by the upper bound of the clock",
         OneKey,

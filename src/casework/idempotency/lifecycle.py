@@ -17,13 +17,22 @@ from typing import Any, Protocol
 
 import msgspec
 
-from casework.errors import ConditionFailed, Contention, CorruptItem, Misuse, NewerFormat, OutcomeUnknown, ResultLost
+from casework.errors import (
+    ConditionFailed,
+    Contention,
+    CorruptItem,
+    Misuse,
+    NewerFormat,
+    OutcomeUnknown,
+    ResultLost,
+    StoreError,
+)
 from casework.idempotency import record as records
 from casework.idempotency.record import BUSY, CLAIMED, COMPLETED, DONE, NEW, RECLAIMED, RELEASED, ClaimResult, Record
-from casework.kernel.conditions import Condition, absent
+from casework.kernel.conditions import Condition, absent, all_of, equals, present
 from casework.kernel.effects import Flag, Instant
-from casework.kernel.items import AnyWrite, Item, Key, Put, Table, Update
-from casework.kernel.programs import Program, get, get_many, now, sleep, token, transact, write
+from casework.kernel.items import AnyWrite, Check, Item, Key, Put, Table, Update
+from casework.kernel.programs import Program, get, get_many, lost_again, now, sleep, token, transact, write
 from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import IDEMPOTENCY
 
@@ -228,10 +237,11 @@ def claim(
             return ClaimResult(attempt.result, attempt.record, fresh, attempt.recovered)
         stands = attempt.consider(shared, found, moment, asked_us, same_payload)
         if stands is not None:
-            if stands.state == COMPLETED:
-                stands = yield from load_body(shared, stands)
-                return ClaimResult(DONE, stands, None)
-            return ClaimResult(BUSY, stands, None)
+            if stands.state != COMPLETED:
+                return ClaimResult(BUSY, stands, None)
+            whole = yield from load_body(shared, stands)
+            if whole is not None:
+                return ClaimResult(DONE, whole, None)
         lost += 1
         if RACES.gives_up(lost, 0):
             raise Contention(f"idempotency key {key!r:.80}: lost {lost} races in a row; try again")
@@ -314,18 +324,42 @@ def _put(shared: Shared, attempt: _Attempt, moment: Instant) -> Program[tuple[bo
         raise
 
 
-def load_body(shared: Shared, record: Record) -> Program[Record]:
-    """The record with its whole body, read from its chunks. ResultLost when one is missing."""
-    if record.chunks:
-        chunks = yield from get_many(records.chunk_keys(shared.table, record))
+def load_body(shared: Shared, record: Record) -> Program[Record | None]:
+    """The record with its whole body, read from its chunks; None when it is no longer what stands there.
+
+    The record may be seen before its chunks, and both go when its time is over. A check tells a chunk that does not
+    show yet, with whose transaction it conflicts, from one that is lost. Raises ResultLost.
+    """
+    if not record.chunks:
+        return record
+    keys = records.chunk_keys(shared.table, record)
+    same = all_of(equals("token", record.token), equals("state", COMPLETED))
+    lost = 0
+    while True:
+        chunks = yield from get_many(keys)
         body = records.joined(record, chunks)
-        if body is None:
-            raise ResultLost(
-                f"idempotency record {record.key!r} is completed, but a part of its result of {record.size:,} bytes "
-                "is missing; it is not run again. `casework idempotency purge` allows that"
-            )
-        return msgspec.structs.replace(record, body=body, chunks=0)
-    return record
+        if body is not None:
+            return msgspec.structs.replace(record, body=body, chunks=0)
+        if None not in chunks:
+            raise _result_lost(record)  # all are there, and they do not make up the result
+        checks = [Check(shared.place(record.key), same), *(Check(key, present()) for key in keys)]
+        reason: StoreError = Contention(f"idempotency key {record.key!r:.80}: its result does not show yet; try again")
+        try:
+            yield from transact(checks)
+        except ConditionFailed as refused:
+            if refused.refusals[0] is not None:
+                return None
+            raise _result_lost(record) from None
+        except (Contention, OutcomeUnknown) as error:
+            reason = error
+        lost = yield from lost_again(lost, RACES, reason)
+
+
+def _result_lost(record: Record) -> ResultLost:
+    return ResultLost(
+        f"idempotency record {record.key!r} is completed, but a part of its result of {record.size:,} bytes "
+        "is missing; it is not run again. `casework idempotency purge` allows that"
+    )
 
 
 def read(shared: Shared, key: str) -> Program[Record | None]:

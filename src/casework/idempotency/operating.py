@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from casework.errors import ConditionFailed
+from casework.errors import ConditionFailed, CorruptItem, NewerFormat
 from casework.idempotency import record as records
 from casework.idempotency.lifecycle import Shared, check_key, read, release
 from casework.idempotency.record import CLAIMED, Record
@@ -44,16 +44,18 @@ def purge_expired(shared: Shared, items: Sequence[Item]) -> Program[int]:
             continue
         if expires_at_s * 1_000_000 > moment.earliest_us:
             continue
+        # Only its own chunks, and with it: somebody may claim the key at once, and complete it with chunks of its own.
         try:
-            yield from transact([Delete(shared.table.key_of(item), records.same_item(item))])
+            chunks = [Delete(place) for place in records.chunk_keys(shared.table, records.record_of(item))]
+        except NewerFormat:
+            continue
+        except CorruptItem:
+            chunks = []
+        try:
+            yield from transact([Delete(shared.table.key_of(item), records.same_item(item)), *chunks])
         except ConditionFailed:
             continue
-        deleted += 1
-        rest = yield from query(shared.table, str(item["key"]), low="c/", high="c0", limit=90)
-        chunks = [shared.table.key_of(chunk) for chunk in rest.items]
-        if chunks:
-            yield from transact([Delete(place) for place in chunks])
-            deleted += len(chunks)
+        deleted += 1 + len(chunks)
     return deleted
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import InProgress, PayloadMismatch, StoreError
+from casework.errors import InProgress, PayloadMismatch, ResultLost, StoreError
 from casework.idempotency.guarding import Begun, Claim, Policy, begin, finish, give_up, keep_alive
 from casework.idempotency.lifecycle import Shared
+from casework.idempotency.operating import purge_expired
 from casework.idempotency.record import COMPLETED, RECORD
 from casework.kernel.effects import Effect
 from casework.kernel.programs import Program, race, sleep, spawn
@@ -32,6 +33,7 @@ class OneKey(Scenario):
     payloads: tuple[str, ...] = ("a", "a", "a", "b")
     policy = POLICY
     rounds_max = 5
+    grace_s = 60
     gives_up = False
     """Whether a caller may fail and release the key."""
 
@@ -52,7 +54,7 @@ class OneKey(Scenario):
 
     def _caller(self, n: int, payload: str) -> Any:
         def main(process: Process) -> Generator[Effect, Any, Any]:
-            shared = Shared(lambda: self.world.now_us)
+            shared = Shared(lambda: self.world.now_us, grace_s=self.grace_s)
             while True:
                 try:
                     is_over = yield from self._call(shared, n, payload, process.starts_n)
@@ -190,4 +192,76 @@ class OneKeyCancelled(OneKey):
         super()._took(claim)
 
 
-SCENARIOS = (OneKey, OneKeyReleased, OneKeyPaused, OneKeyLate, OneKeySampled, OneKeyCancelled)
+class OneKeyKept(OneKey):
+    """Results that are kept for a few seconds, too large for their record, with an operator who deletes what is over.
+
+    While a result is kept everyone gets it, whole; after that the work is done anew.
+    """
+
+    name = "idempotency: one key, kept for a while"
+    faults = msgspec.structs.replace(ROUGH, skew_s_max=0.0, clock_error_s=0.0, pause=0.02, pause_s_max=1.0)
+    policy = msgspec.structs.replace(POLICY, keep_s=3.0)
+    payloads = ("a",) * 3
+    grace_s = 0
+    calls = 6
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.calls_left = [self.calls] * len(self.payloads)
+        self.ended_us: dict[bytes, int] = {}
+
+    def begin(self) -> None:
+        """The callers, and the operator."""
+        super().begin()
+        self.world.process("operator", lambda process: self.operator(), may_crash=False)
+
+    def operator(self) -> Generator[Effect, Any, Any]:
+        """Delete what is over, again and again."""
+        shared = Shared(lambda: self.world.now_us)
+        while True:
+            item = self.world.store.tables.get(IDEMPOTENCY.key(KEY, RECORD))
+            yield from sleep(0.1 * self.world.choices.below(20))
+            try:
+                yield from purge_expired(shared, [item] if item is not None else [])
+            except StoreError:
+                pass
+
+    def _call(self, shared: Shared, n: int, payload: str, life: int) -> Program[bool]:
+        """Call a few times, with pauses about as long as a result is kept."""
+        while self.calls_left[n]:
+            try:
+                begun = yield from begin(shared, self.policy, "call", KEY, payload, 1)
+            except ResultLost as error:
+                self.stolen.append(f"a result was taken for lost: {error}")
+                raise
+            if begun.record is not None:
+                self.handed_out.append((payload, begun.record.body))
+            else:
+                assert begun.claim is not None
+                yield from self._work(shared, begun.claim)
+            self.calls_left[n] -= 1
+            yield from sleep(0.5 * self.world.choices.below(12))
+        return True
+
+    def _work(self, shared: Shared, claim: Claim) -> Program[None]:
+        """Work, and store a large result."""
+        began_us = self.world.now_us
+        for body, ended_us in self.ended_us.items():
+            if began_us < ended_us + 3_000_000:
+                self.stolen.append(f"work was begun at {began_us}, while {body[:30]!r} of {ended_us} is kept")
+        yield from sleep(0.1)
+        body = claim.token.encode() * 400
+        if (yield from finish(shared, claim, 0, None, body)):
+            self.ended_us[body] = began_us + 100_000  # it was completed at that time or later
+            self.completed.append(("a", body))
+            self.handed_out.append(("a", body))
+
+    def problems(self) -> Iterable[str]:
+        """Whatever was handed out is whole."""
+        yield from self.stolen
+        for _, body in self.handed_out:
+            if len(set(body.split(b"token"))) != 2 or body.count(b"token") != 400:
+                yield f"a caller got {len(body)} bytes, {body[:60]!r}"
+
+
+SCENARIOS = (OneKey, OneKeyReleased, OneKeyPaused, OneKeyLate, OneKeySampled, OneKeyCancelled, OneKeyKept)

@@ -29,7 +29,7 @@ from casework.executions.task_items import DEFAULT_LEASE_S, Task, read_public_to
 from casework.executions.telling import told
 from casework.kernel.conditions import Condition, absent, all_of, equals, less_than, present
 from casework.kernel.effects import Instant
-from casework.kernel.items import Delete, Item, Key, Update
+from casework.kernel.items import AnyWrite, Delete, Item, Key, Update
 from casework.kernel.programs import Program, get, get_many, lost_again, now, token, transact, write
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import check_json
@@ -208,7 +208,7 @@ def _end_task(rt: Runtime, task: Task, event: chart.Event, when: Condition | Non
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, source, task.stay)
     put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, rt=rt)
-    writes = [Delete(task.place, when or equals("token", task.token)), put]
+    writes: list[AnyWrite] = [Delete(task.place, when or equals("token", task.token)), put]
     lost, is_unknown = 0, False
     while True:
         try:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from casework.errors import ExecutionExists
 from casework.executions import control
 from casework.executions.deliver import handle
 from casework.kernel.effects import Transact
@@ -78,6 +81,23 @@ def test_an_event_that_nothing_takes_says_so_though_a_timer_was_due() -> None:
     assert execution.is_in("locked.late") and not execution.is_taken
     execution, _ = ByHand(handle(app.core.rt, "s", "unlock", {}), backend).finish()
     assert execution.is_taken
+
+
+def test_a_start_that_is_repeated_after_a_migration_to_another_name_knows_its_execution_again() -> None:
+    """It was refused as the id of somebody else."""
+    new = job(JOB.replace("id: job", "id: newjob"))
+    newest = job(JOB.replace("id: job", "id: newestjob"))
+    app, backend = watched_app(job(), new, newest)
+    app.start("job", id="j", input={"n": 1})
+    app.migrate("j", to="newjob")
+    app.handle("j", "add")
+    app.migrate("j", to="newestjob")
+    assert app.start("job", id="j", input={"n": 1}).machine == "newestjob"
+    assert app.start("newestjob", id="j", input={"n": 1}).context == {"n": 1}
+    for name, given in (("job", 2), ("newjob", 1)):
+        with pytest.raises(ExecutionExists, match="with other input" if name == "job" else "with machine 'newestjob'"):
+            app.start(name, id="j", input={"n": given})
+    assert len(items_of(backend, "j")) == 1
 
 
 def test_a_migration_that_does_not_see_the_task_of_a_state_yet_looks_again() -> None:

@@ -10,6 +10,7 @@ from casework.errors import ConditionFailed, OutcomeUnknown
 from casework.executions import control, membership, run_task, tasks
 from casework.executions.deliver import handle, read_state, view
 from casework.executions.runtime import machine_of
+from casework.executions.state import encode_data
 from casework.executions.task_items import Task
 from casework.kernel.conditions import equals
 from casework.kernel.items import Update
@@ -142,6 +143,11 @@ def _without_tasks(state: Any, new: Any, data: Any, found: Any) -> Any:
     return []
 
 
+def _nameless(data: Any) -> str:
+    """A migration to another name forgets which one it was started with."""
+    return encode_data(msgspec.structs.replace(data, started_as=""))
+
+
 FAULTS = (
     Fault(
         "what ends a task after its last attempt claims it first",
@@ -165,6 +171,9 @@ FAULTS = (
         "a migration takes unseen tasks for ended",
         operators.Migrations,
         patched(control, "_move_tasks", _only_those_seen),
+    ),
+    Fault(
+        "a migration forgets the name of the start", operators.Migrations, patched(control, "encode_data", _nameless)
     ),
     Fault("a migration leaves its tasks behind", operators.Migrations, patched(control, "_move_tasks", _without_tasks)),
 )

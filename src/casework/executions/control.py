@@ -19,7 +19,7 @@ from casework.executions.publish import deliver
 from casework.executions.runtime import RACES, Parked, Runtime, machine_of, store_definition
 from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
-from casework.executions.state import STATE, Data, State, decode_data, decode_timers
+from casework.executions.state import STATE, Data, State, decode_data, decode_timers, encode_data
 from casework.executions.task_items import Task, task_of, task_sort
 from casework.kernel.conditions import absent, present
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Update
@@ -244,8 +244,11 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
             state, version=state.version + 1, machine=new_machine.name, machine_hash=new_machine.hash,
             updated_at_us=moment.middle_us,
         )  # fmt: skip
-        put = Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged())
+        if new.machine != state.machine:
+            data.started_as = data.started_as or state.machine  # a repeated start knows it again
+            new.data = rt.encode(encode_data(data))
         moved = _move_tasks(state, new, data, tasks)
+        put = Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged())
         if moved:
             yield from transact([put, *moved])
         else:

@@ -231,9 +231,10 @@ def _existing(rt: Runtime, id: str, name: str, digest: str) -> Program[Execution
     state = state_of(item)
     if state.status == "purging":
         raise ExecutionExists(f"execution {id!r:.200} is being purged; purge it again to finish that, then start it")
-    if state.machine == name and decode_data(state, rt.decode(state.data)).input_digest == digest:
+    data = decode_data(state, rt.decode(state.data))
+    if name in (state.machine, data.started_as) and data.input_digest == digest:
         return view(rt, state)
-    what = f"with machine {state.machine!r}" if state.machine != name else "with other input"
+    what = f"with machine {state.machine!r}" if name not in (state.machine, data.started_as) else "with other input"
     raise ExecutionExists(f"execution {id!r:.200} exists already, {what}; choose another id, or purge it")
 
 

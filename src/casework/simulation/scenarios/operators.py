@@ -234,8 +234,7 @@ class Migrations(ExecutionScenario):
 
     def send(self, rt: Runtime) -> Program[None]:
         """Start it by the oldest definition, and send one event after the other."""
-        if self.state("x") is None:
-            yield from insist(deliver.start, self.older(), "ledger", "x", None)
+        yield from insist(deliver.start, self.older(), "ledger", "x", None)
         while self.sent < self.events:
             i = self.sent
             self.after.setdefault(i, self.moved)

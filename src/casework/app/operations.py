@@ -245,14 +245,15 @@ def purge(core: Core, id: str, *, force: bool = False) -> Program[int]:
 def complete_task(core: Core, token: str, result: Any = None) -> Program[None]:
     """Finish a task that returned ``casework.LATER``, by its token: from a webhook, or for a person.
 
-    Raises TaskNotClaimed when nothing waits for the token any more; NotJson, Misuse.
+    Raises TaskNotClaimed when nothing waits for the token any more; NotJson, Misuse. OutcomeUnknown when the task has
+    ended and nothing tells whether by this answer or by another one at the same moment.
     """
     yield from tasks.complete_from_outside(core.rt, token, result)
     core.bell.flag.set()
 
 
 def fail_task(core: Core, token: str, message: str) -> Program[None]:
-    """End a task that returned ``casework.LATER`` with an error, by its token. Raises TaskNotClaimed, Misuse."""
+    """End a task that returned ``casework.LATER`` with an error, by its token. Raises as ``complete_task``."""
     if not isinstance(message, str):
         raise Misuse(f"message is {message!r:.80}; it must be a string")
     yield from tasks.fail_from_outside(core.rt, token, message)

@@ -12,18 +12,18 @@ import msgspec
 
 from casework.errors import ConditionFailed, Contention, Misuse, OutcomeUnknown
 from casework.executions.advance import commit
-from casework.executions.change import Change
-from casework.executions.deliver import Execution, handle, read_state, view
+from casework.executions.change import Change, id_hash, is_recent
+from casework.executions.deliver import Execution, read_state, take_in_line, view
 from casework.executions.mailbox import Mail
 from casework.executions.publish import deliver
 from casework.executions.runtime import RACES, Parked, Runtime, machine_of, store_definition
 from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
-from casework.executions.state import STATE, Data, State, decode_data, decode_timers
+from casework.executions.state import STATE, Data, State, decode_data, decode_timers, encode_data
 from casework.executions.task_items import Task, task_of, task_sort
-from casework.kernel.conditions import present
-from casework.kernel.items import Check, Delete, Key, Put, Update
-from casework.kernel.programs import Program, call, get, get_many, lost_again, now, query, transact, write
+from casework.kernel.conditions import absent, present
+from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Update
+from casework.kernel.programs import Program, call, get, get_many, lost_again, now, query, token, transact, write
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, rearm
 from casework.statechart.nodes import Invoke as Invocation
@@ -54,22 +54,35 @@ def terminate(rt: Runtime, id: str, *, reason: str = "terminated") -> Program[Ex
     """
 
     def attempt(state: State) -> Program[State | None]:
-        if state.ended:
-            return state
-        if state.status == "purging":
-            raise Misuse(f"execution {id!r:.200} is being purged; purge it again to finish that")
-        if state.spill:
-            yield from drain(rt, state)
-            return None
-        moment = yield from now()
+        if not (yield from _can_end(rt, state)):
+            return state if state.ended else None
         machine = rt.by_hash.get(state.machine_hash) or rt.machines.get(state.machine) or _NO_MACHINE
-        change = Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment)
-        if rt.options.trace_max:
-            change.events.append({"event": reason, "from": change.data.snap.configuration, "to": []})
-        change.end("cancelled", {"message": reason, "type": "Cancelled", "where": ""})
-        return (yield from commit(rt, change, state.unchanged()))
+        change = yield from _change(rt, machine, state)
+        return (yield from _end(rt, change, reason))
 
     return view(rt, (yield from _with_state(attempt, id)))
+
+
+def _can_end(rt: Runtime, state: State) -> Program[bool]:
+    """False when it has ended, or was in the way of its own spill and must be looked at again."""
+    if state.status == "purging":
+        raise Misuse(f"execution {state.id!r:.200} is being purged; purge it again to finish that")
+    if not state.ended and state.spill:
+        yield from drain(rt, state)
+        return False
+    return not state.ended
+
+
+def _change(rt: Runtime, machine: Machine, state: State) -> Program[Change]:
+    moment = yield from now()
+    return Change(rt, machine, state, decode_data(state, rt.decode(state.data)), moment)
+
+
+def _end(rt: Runtime, change: Change, reason: str) -> Program[State]:
+    if rt.options.trace_max:
+        change.events.append({"event": reason, "from": change.data.snap.configuration, "to": []})
+    change.end("cancelled", {"message": reason, "type": "Cancelled", "where": ""})
+    return (yield from commit(rt, change, change.state.unchanged()))
 
 
 _NO_MACHINE = Machine.from_dict({"id": "none", "initial": "none", "states": {"none": {}}})
@@ -77,19 +90,35 @@ _NO_MACHINE = Machine.from_dict({"id": "none", "initial": "none", "states": {"no
 
 
 def cancel(rt: Runtime, id: str) -> Program[Execution]:
-    """Ask an execution to end: by a ``cancel`` event where its machine knows one, else by terminating it."""
-    state = yield from read_state(id)
-    if state.ended:
-        return view(rt, state)
-    try:
-        machine = yield from machine_of(rt, state)
-    except Parked:
-        return (yield from terminate(rt, id, reason="cancelled"))
-    if machine.accepts(CANCEL_EVENT) and state.status != "suspended":
-        execution, _ = yield from handle(rt, id, CANCEL_EVENT, {})
-        if execution.is_taken:
-            return execution
-    return (yield from terminate(rt, id, reason="cancelled"))
+    """Ask an execution to end: by a ``cancel`` event where its machine knows one, else by terminating it.
+
+    The event is never put in line: by its turn the state that takes it may have been left, and nobody would know.
+    """
+    own_id = yield from token()
+    mail = Mail(CANCEL_EVENT, {}, own_id, "", kind="given")
+
+    def attempt(state: State) -> Program[State | None]:
+        if is_recent(state.recent_ids, id_hash(own_id)):
+            return state  # by an attempt whose answer was lost
+        if not (yield from _can_end(rt, state)):
+            return state if state.ended else None
+        machine: Machine | None = None
+        try:
+            machine = yield from machine_of(rt, state)
+        except Parked:
+            pass
+        knows_it = machine is not None and machine.accepts(CANCEL_EVENT)
+        if machine is None or not knows_it or state.status == "suspended":
+            change = yield from _change(rt, machine or _NO_MACHINE, state)
+            return (yield from _end(rt, change, "cancelled"))
+        change = yield from _change(rt, machine, state)
+        yield from take_in_line(change, mail)
+        change.marks.clear()  # nobody else knows the id
+        if change.taken:
+            return (yield from commit(rt, change, state.unchanged()))
+        return (yield from _end(rt, change, "cancelled"))
+
+    return view(rt, (yield from _with_state(attempt, id)))
 
 
 def suspend(rt: Runtime, id: str) -> Program[Execution]:
@@ -215,24 +244,46 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
             state, version=state.version + 1, machine=new_machine.name, machine_hash=new_machine.hash,
             updated_at_us=moment.middle_us,
         )  # fmt: skip
+        if new.machine != state.machine:
+            data.started_as = data.started_as or state.machine  # a repeated start knows it again
+            new.data = rt.encode(encode_data(data))
+        moved = _move_tasks(state, new, data, tasks)
         put = Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged())
-        if new.machine == state.machine or not tasks:
+        if moved:
+            yield from transact([put, *moved])
+        else:
             yield from write(put)
-        else:  # a task is run by the machine of its name
-            renamed = {"machine": new.machine}
-            yield from transact([put, *(Update(task.place, renamed, when=present()) for task in tasks.values())])
         return new
 
     return view(rt, (yield from _with_state(attempt, id)))
 
 
-def _pending_tasks(state: State, data: Data) -> Program[dict[str, Task]]:
-    """The tasks that an execution waits for, by their invocation; one whose result is on its way has ended."""
-    places = {
+def _task_places(state: State, data: Data) -> dict[str, Key]:
+    """Where the tasks stand that an execution waits for, by their invocation."""
+    return {
         name: Key(EXECUTIONS, state.id, task_sort(waiting.stay, name))
         for name, waiting in data.invokes.items()
         if waiting.task
     }
+
+
+def _move_tasks(state: State, new: State, data: Data, tasks: Mapping[str, Task]) -> list[AnyWrite]:
+    """What goes with a migration: a task is run by the machine of its name.
+
+    One that was not found must not be there: it ended, or it was not visible yet when the state that began it was.
+    """
+    moved: list[AnyWrite] = []
+    for name, place in _task_places(state, data).items():
+        if name not in tasks:
+            moved.append(Check(place, absent()))
+        elif new.machine != state.machine:
+            moved.append(Update(place, {"machine": new.machine}, when=present()))
+    return moved
+
+
+def _pending_tasks(state: State, data: Data) -> Program[dict[str, Task]]:
+    """The tasks that an execution waits for, by their invocation; one whose result is on its way has ended."""
+    places = _task_places(state, data)
     if not places:
         return {}
     items = yield from get_many(list(places.values()))

@@ -11,7 +11,8 @@ import hashlib
 import logging
 from collections.abc import Sequence
 
-from casework.errors import StoreError
+from casework.errors import ConditionFailed, StoreError
+from casework.kernel.conditions import absent, any_of, greater_than
 from casework.kernel.items import Put, Update
 from casework.kernel.programs import Program, now, query, sleep, token, write
 from casework.kernel.schema import FORMAT, REGISTRY
@@ -31,6 +32,10 @@ class Membership:
     def __init__(self) -> None:
         self.name = ""
         self.others: list[str] = []
+        self.is_leaving = False
+        """It says no more that it is there."""
+        self.has_left = False
+        """And the registry knows."""
         self._own: tuple[object, Sequence[int]] = (None, ())
 
     def own_buckets(self, buckets: int) -> Sequence[int]:
@@ -53,7 +58,10 @@ def _score(name: str, bucket: int) -> bytes:
 
 
 def beat(membership: Membership, heartbeat_s: float) -> Program[None]:
-    """Say that this worker is there, and look who else is."""
+    """Say that this worker is there, and look who else is.
+
+    Raises ConditionFailed once it has left: a beat that was on its way for long must not call it back.
+    """
     if not membership.name:
         membership.name = yield from token()
     moment = yield from now()
@@ -68,6 +76,7 @@ def beat(membership: Membership, heartbeat_s: float) -> Program[None]:
                 "heard_us": heard_us,
                 "expires_at_s": heard_us // 1_000_000 + 86_400,
             },
+            any_of(absent(), greater_than("heard_us", 0)),
         )
     )
     oldest_us = heard_us - int(MISSED_BEATS * heartbeat_s * 1e6)
@@ -80,21 +89,27 @@ def beat(membership: Membership, heartbeat_s: float) -> Program[None]:
 
 
 def keep_membership(membership: Membership, heartbeat_s: float) -> Program[None]:
-    """Beat for ever; a store that does not answer is asked again at the next beat."""
-    while True:
+    """Beat until it leaves; a store that does not answer is asked again at the next beat."""
+    while not membership.is_leaving:
         try:
             yield from beat(membership, heartbeat_s)
+        except ConditionFailed:
+            return
         except StoreError as error:
             log.warning("heartbeat: %s: %s", type(error).__name__, error)
         yield from sleep(heartbeat_s)
 
 
 def leave(membership: Membership) -> Program[None]:
-    """Say that this worker is gone, so that others take its buckets at once."""
-    if not membership.name:
+    """Say that this worker looks at its buckets no more, so that others take them at once. Safe to repeat."""
+    membership.is_leaving = True
+    if not membership.name or membership.has_left:
         return
     key = REGISTRY.key(WORKERS, membership.name)
+    moment = yield from now()
+    gone = {"heard_us": 0, "format": FORMAT, "expires_at_s": moment.middle_us // 1_000_000 + 86_400}
     try:
-        yield from write(Update(key, {"heard_us": 0, "format": FORMAT}))
+        yield from write(Update(key, gone))
+        membership.has_left = True
     except StoreError as error:
         log.warning("leaving: %s: %s", type(error).__name__, error)

@@ -105,6 +105,8 @@ class Data(msgspec.Struct, omit_defaults=True, gc=False):
     failure: dict[str, Any] | None = None
     """Of a poisoned execution: the event that could not be processed, and the error."""
     redrives: int = 0
+    started_as: str = ""
+    """The name of the machine that it was started with, where it was migrated to one of another name."""
 
 
 _decode_data = msgspec.json.Decoder(Data).decode

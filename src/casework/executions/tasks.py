@@ -13,15 +13,24 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import ConditionFailed, CorruptItem, ItemTooLarge, NotJson, OutcomeUnknown, TaskNotClaimed
+from casework.errors import (
+    ConditionFailed,
+    Contention,
+    CorruptItem,
+    ItemTooLarge,
+    NotJson,
+    OutcomeUnknown,
+    TaskNotClaimed,
+    Throttled,
+)
 from casework.executions.mailbox import Mail, mail_sort, put_message
-from casework.executions.runtime import Runtime
+from casework.executions.runtime import RACES, Runtime
 from casework.executions.task_items import DEFAULT_LEASE_S, Task, read_public_token, task_of
 from casework.executions.telling import told
-from casework.kernel.conditions import Condition, absent, all_of, equals, present
+from casework.kernel.conditions import Condition, absent, all_of, equals, less_than, present
 from casework.kernel.effects import Instant
-from casework.kernel.items import Delete, Item, Key, Update
-from casework.kernel.programs import Program, get, now, token, transact, write
+from casework.kernel.items import AnyWrite, Delete, Item, Key, Update
+from casework.kernel.programs import Program, get, get_many, lost_again, now, token, transact, write
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import check_json
 from casework.statechart import snapshot as chart
@@ -55,6 +64,9 @@ def claim_task(rt: Runtime, place: Key, *, lease_s: float = DEFAULT_LEASE_S) -> 
         log.warning("%s", error)
         yield from _park_unreadable(item, str(error), moment)
         return None
+    if task.attempt >= task.options.retry.max_attempts:
+        yield from _end_crashed(rt, task)
+        return None
     fresh = yield from token()
     lease_us = int(lease_s * 1e6)
     claimed = msgspec.structs.replace(
@@ -69,20 +81,20 @@ def claim_task(rt: Runtime, place: Key, *, lease_s: float = DEFAULT_LEASE_S) -> 
         found = yield from get(place)
         if found is None or found.get("token") != fresh:
             return None
-    if claimed.attempt > claimed.options.retry.max_attempts:
-        yield from _end_crashed(rt, claimed, task)
-        return None
     return claimed
 
 
-def _end_crashed(rt: Runtime, claimed: Task, before: Task) -> Program[None]:
-    """The last attempt did not come back: its worker died with it, or nobody completed it in time."""
-    claimed.attempt -= 1
-    if before.is_external:
+def _end_crashed(rt: Runtime, task: Task) -> Program[None]:
+    """The last attempt did not come back: its worker died with it, or nobody completed it in time.
+
+    The task is ended as it stands. A claim first would be one more attempt, and hide why it ends from whoever comes
+    next when this worker dies in between.
+    """
+    if task.is_external:
         error = {"message": "nobody completed the task in time", "type": "Timeout"}
     else:
         error = {"message": "its worker stopped or lost its lease in the last attempt", "type": "Crashed"}
-    yield from fail_task(rt, claimed, error)
+    yield from fail_task(rt, task, error, when=_unclaimed(task))
 
 
 def _unclaimed(task: Task) -> Condition:
@@ -116,24 +128,35 @@ def renew_task(task: Task, *, details: Any = None, rt: Runtime | None = None) ->
         rt: has the codec for ``details``.
     """
     moment = yield from now()
-    task.beats += 1
-    task.lease_until_us = moment.latest_us + task.lease_us
-    attributes: dict[str, Any] = {
-        "beats": task.beats, "lease_until_us": task.lease_until_us, "rank_us": task.lease_until_us,
-    }  # fmt: skip
+    until_us = moment.latest_us + task.lease_us
+    attributes: dict[str, Any] = {"lease_until_us": until_us, "rank_us": until_us}
     if details is not None:
         check_json(details, "heartbeat details")
         text = msgspec.json.encode(details).decode()
         task.details = text if rt is None else rt.encode(text)
         attributes["details"] = task.details
     try:
-        yield from write(Update(task.place, attributes, when=equals("token", task.token)))
+        yield from _move_lease(task, attributes)
+        task.lease_until_us = until_us
         return True
     except ConditionFailed:
         return False
     except OutcomeUnknown:
         found = yield from get(task.place)
-        return found is not None and found.get("token") == task.token
+        if found is None or found.get("token") != task.token:
+            return False
+        task.lease_until_us = int(found["lease_until_us"])
+        return True
+
+
+def _move_lease(task: Task, attributes: dict[str, Any]) -> Program[None]:
+    """Change a claim's end, while it stands and nothing newer was said of it.
+
+    A change may arrive long after its sender gave it up: it must not cut short what was stored since.
+    """
+    task.beats += 1
+    newer = all_of(equals("token", task.token), less_than("beats", task.beats))
+    yield from write(Update(task.place, {**attributes, "beats": task.beats}, when=newer))
 
 
 def finish_task(rt: Runtime, task: Task, result: Any) -> Program[bool]:
@@ -149,20 +172,21 @@ def finish_task(rt: Runtime, task: Task, result: Any) -> Program[bool]:
             return (yield from fail_task(rt, task, {"message": message, "type": "ItemTooLarge"}))
     except NotJson as error:
         return (yield from fail_task(rt, task, {"message": str(error), "type": "NotJson"}))
-    return (yield from _end_task(rt, task, chart.done_invoke(task.name, task.stay, result)))
+    ended = yield from _end_task(rt, task, chart.done_invoke(task.name, task.stay, result))
+    return ended is not False
 
 
-def fail_task(rt: Runtime, task: Task, error: dict[str, Any]) -> Program[bool]:
-    """Store the error as the task's end and remove the task; False when the claim was lost."""
-    ended = yield from _end_failed(rt, task, error)
-    if ended:
+def fail_task(rt: Runtime, task: Task, error: dict[str, Any], *, when: Condition | None = None) -> Program[bool]:
+    """Store the error as the task's end and remove the task; False when the claim was lost (or ``when`` is false)."""
+    ended = yield from _end_failed(rt, task, error, when)
+    if ended is not False:
         log.warning("%s failed for good: %s", attempt_of(task), told(error))
-    return ended
+    return ended is not False
 
 
-def _end_failed(rt: Runtime, task: Task, error: dict[str, Any]) -> Program[bool]:
+def _end_failed(rt: Runtime, task: Task, error: dict[str, Any], when: Condition | None = None) -> Program[bool | None]:
     body = {**error, "attempts": task.attempt}
-    return (yield from _end_task(rt, task, chart.error_invoke(task.name, task.stay, body)))
+    return (yield from _end_task(rt, task, chart.error_invoke(task.name, task.stay, body), when))
 
 
 def attempt_of(task: Task) -> str:
@@ -171,21 +195,39 @@ def attempt_of(task: Task) -> str:
     return f"execution {task.id!r}: task {task.src!r} ({task.name}), {attempts},"
 
 
-def _end_task(rt: Runtime, task: Task, event: chart.Event) -> Program[bool]:
+def _end_task(rt: Runtime, task: Task, event: chart.Event, when: Condition | None = None) -> Program[bool | None]:
+    """Remove the task with what it ends with; False when somebody else has it or ended it.
+
+    None when it has ended and nothing tells whether it was here: the answer was lost, and the message is not there,
+    since it was taken already or never stored. A round that was lost is tried again, since the condition lets only one
+    count: a result that was dropped here would cost an attempt, or be lost with the one who brought it from outside.
+    """
     moment = yield from now()
+    source = yield from token()
     mail = Mail(event.type, event.data, task.key, task.name, event.stay, event.invoke, kind="result")
     sent_at_us = rt.send_time_us(moment.middle_us)
-    sort = mail_sort(sent_at_us, task.token or task.name, task.stay)
+    sort = mail_sort(sent_at_us, source, task.stay)
     put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, rt=rt)
-    try:
-        yield from transact([Delete(task.place, equals("token", task.token)), put])
-        return True
-    except ConditionFailed:
-        return False
-    except OutcomeUnknown:
-        # The task's removal tells: only its holder removes it with a result, anybody else stops or takes it over.
-        found = yield from get(task.place)
-        return found is None
+    writes: list[AnyWrite] = [Delete(task.place, when or equals("token", task.token)), put]
+    lost, is_unknown = 0, False
+    while True:
+        try:
+            yield from transact(writes)
+            return True
+        except (ConditionFailed, OutcomeUnknown) as error:
+            if isinstance(error, ConditionFailed) and not is_unknown:
+                return False
+            is_unknown = True
+            found, message = yield from get_many([task.place, put.key])
+            if message is not None:
+                return True
+            if found is None:
+                return None
+            if found.get("token") != task.token or isinstance(error, ConditionFailed):
+                return False
+            lost = yield from lost_again(lost, RACES, error)
+        except (Contention, Throttled) as error:
+            lost = yield from lost_again(lost, RACES, error)
 
 
 def attempt_failed(rt: Runtime, task: Task, error: dict[str, Any], *, details: Any = None) -> Program[int | None]:
@@ -219,23 +261,42 @@ def _give_back(task: Task, attributes: dict[str, Any]) -> Program[bool]:
     update = Update(
         task.place, attributes, ("token", "beats", "lease_us", "lease_until_us"), equals("token", task.token)
     )
-    try:
-        yield from write(update)
-        return True
-    except (ConditionFailed, OutcomeUnknown):
-        return False
+    lost = 0
+    while True:
+        try:
+            yield from write(update)
+            return True
+        except ConditionFailed:
+            return False
+        except OutcomeUnknown as error:
+            found = yield from get(task.place)
+            if found is None or found.get("token") != task.token:
+                return found is not None and "token" not in found  # only its holder gives it back
+            lost = yield from lost_again(lost, RACES, error)
+        except (Contention, Throttled) as error:
+            lost = yield from lost_again(lost, RACES, error)
 
 
 def keep_for_outside(task: Task) -> Program[bool]:
     """Keep the claim until somebody completes it by its token, or the task's timeout; then it is due again."""
     moment = yield from now()
     until_us = moment.latest_us + (task.options.timeout_us or int(EXTERNAL_LEASE_S * 1e6))
-    attributes: dict[str, Any] = {"lease_until_us": until_us, "rank_us": until_us, "is_external": True}
-    try:
-        yield from write(Update(task.place, attributes, when=equals("token", task.token)))
-        return True
-    except (ConditionFailed, OutcomeUnknown):
-        return False
+    lost = 0
+    while True:
+        try:
+            yield from _move_lease(task, {"lease_until_us": until_us, "rank_us": until_us, "is_external": True})
+            return True
+        except ConditionFailed:
+            return False
+        except OutcomeUnknown as error:  # were it dropped, whoever was asked would be asked again
+            found = yield from get(task.place)
+            if found is None or found.get("token") != task.token:
+                return False
+            if found.get("is_external"):
+                return True
+            lost = yield from lost_again(lost, RACES, error)
+        except (Contention, Throttled) as error:
+            lost = yield from lost_again(lost, RACES, error)
 
 
 def _claimed(public: str) -> Program[Task]:
@@ -249,7 +310,7 @@ def _claimed(public: str) -> Program[Task]:
 
 
 def complete_from_outside(rt: Runtime, public: str, result: Any) -> Program[None]:
-    """Finish a task by its token. Raises TaskNotClaimed, NotJson, ItemTooLarge, Misuse."""
+    """Finish a task by its token. Raises TaskNotClaimed, NotJson, ItemTooLarge, Misuse; OutcomeUnknown."""
     check_json(result, "result")
     size = len(msgspec.json.encode(result))
     if size > MAX_RESULT_BYTES:
@@ -257,14 +318,20 @@ def complete_from_outside(rt: Runtime, public: str, result: Any) -> Program[None
             f"the result has {size:,} bytes, the limit is {MAX_RESULT_BYTES:,}; complete with a reference"
         )
     task = yield from _claimed(public)
-    if not (yield from finish_task(rt, task, result)):
-        raise TaskNotClaimed("the task was completed or given to another attempt just now")
+    _tell((yield from _end_task(rt, task, chart.done_invoke(task.name, task.stay, result))))
 
 
 def fail_from_outside(rt: Runtime, public: str, message: str) -> Program[None]:
-    """End a task by its token with an error. Raises TaskNotClaimed, Misuse."""
+    """End a task by its token with an error. Raises TaskNotClaimed, Misuse; OutcomeUnknown."""
     task = yield from _claimed(public)
-    if not (yield from _end_failed(rt, task, {"message": message, "type": "TaskFailed"})):
+    _tell((yield from _end_failed(rt, task, {"message": message, "type": "TaskFailed"})))
+
+
+def _tell(ended: bool | None) -> None:
+    """Let whoever answered from outside know whether the answer counts: two may have the token."""
+    if ended is None:
+        raise OutcomeUnknown("the task has ended, by this answer or by another one at the same moment")
+    if not ended:
         raise TaskNotClaimed("the task was completed or given to another attempt just now")
 
 

@@ -143,12 +143,13 @@ def work(worker: Worker) -> Program[None]:
     yield from spawn(keep_membership(worker.membership, worker.options.heartbeat_s), "membership")
     try:
         yield from _sweep_until_stopped(worker)
+        yield from leave(worker.membership)  # before the drain, in which nobody would look at its buckets
         yield from drain_tasks(worker)
     except Exception:
         with contextlib.suppress(CaseworkError):  # others take its buckets at once; what went wrong is the news
             yield from leave(worker.membership)
         raise
-    yield from leave(worker.membership)
+    yield from leave(worker.membership)  # again, where the store did not hear of it
 
 
 def _sweep_until_stopped(worker: Worker) -> Program[None]:

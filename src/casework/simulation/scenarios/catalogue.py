@@ -7,6 +7,8 @@ from casework.simulation.scenarios import (
     executions,
     idempotency,
     lifecycle,
+    operators,
+    outcomes,
     races,
     records,
     streams,
@@ -15,6 +17,6 @@ from casework.simulation.scenarios import (
 )  # fmt: skip
 
 SCENARIOS = (
-    *executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *records.ALL, *streams.ALL, *truncation.ALL,
-    *idempotency.SCENARIOS, *transactions.ALL,
+    *executions.ALL, *races.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL, *components.ALL, *records.ALL,
+    *streams.ALL, *truncation.ALL, *idempotency.SCENARIOS, *transactions.ALL,
 )  # fmt: skip

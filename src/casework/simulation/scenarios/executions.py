@@ -509,13 +509,16 @@ class Shell(Tasks):
 
     name = "shell"
     steps_max = 120_000
+    running: Shell
+    """The run under way: a machine, and the function that it has, serves all runs of a process."""
 
     def worker(self, process: Process) -> Generator[Effect, Any, Any]:
         """The real shell."""
+        Shell.running = self
         rt = self.runtime()
 
         def job(task: Any) -> dict[str, str]:
-            self.world.history.append(("ran", task.idempotency_key, task.attempt))
+            Shell.running.world.history.append(("ran", task.idempotency_key, task.attempt))
             return {"key": task.idempotency_key}
 
         machine = rt.machines["worker"]

@@ -11,7 +11,14 @@ import pytest
 from casework.simulation.runner import Report, Scenario, explore
 from casework.simulation.scenarios import executions, streams, truncation
 from casework.simulation.scenarios.catalogue import SCENARIOS
-from tests.simulation import idempotency_mutations, lifecycle_mutations, mutations, race_mutations, stream_mutations
+from tests.simulation import (
+    consumer_mutations,
+    idempotency_mutations,
+    lifecycle_mutations,
+    mutations,
+    race_mutations,
+    stream_mutations,
+)
 from tests.simulation.classics import MISTAKES, SOUND
 from tests.simulation.planting import Fault
 
@@ -22,6 +29,7 @@ VARIANTS = {
 """The same as another scenario with other faults or settings: fewer seeds in `make test`, as many in `make soak`."""
 FAULTS = (
     *mutations.FAULTS, *race_mutations.FAULTS, *lifecycle_mutations.FAULTS, *stream_mutations.FAULTS,
+    *consumer_mutations.FAULTS,
     *idempotency_mutations.FAULTS,
 )  # fmt: skip
 SEEDS_MAX = 6000

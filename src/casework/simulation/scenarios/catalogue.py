@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from casework.simulation.scenarios import (
     components,
+    consuming,
     executions,
     idempotency,
     lifecycle,
@@ -15,5 +16,5 @@ from casework.simulation.scenarios import (
 
 SCENARIOS = (
     *executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *records.ALL, *streams.ALL, *truncation.ALL,
-    *idempotency.SCENARIOS,
+    *consuming.ALL, *idempotency.SCENARIOS,
 )  # fmt: skip

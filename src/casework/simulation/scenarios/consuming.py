@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import ConditionFailed, Contention, OutcomeUnknown, StoreError
+from casework.errors import ConditionFailed, StoreError
 from casework.kernel.conditions import absent
 from casework.kernel.effects import Effect, Sleep
 from casework.kernel.items import Item, Key, Put

@@ -1,4 +1,4 @@
-"""Planted faults in consumers whose handlers fail or take long, and in who looks after their groups."""
+"""Planted faults in consumers whose handlers fail or take long, in who looks after their groups, and in buffering."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from unittest import mock
 import msgspec
 
 from casework.kernel.conditions import absent, equals
-from casework.kernel.items import Update
+from casework.kernel.items import Put, Update
 from casework.kernel.programs import Program, now, transact, write
+from casework.kernel.schema import STREAM_CLAIMS
 from casework.simulation.faults import ROUGH
+from casework.simulation.scenarios.buffering import Buffered
 from casework.simulation.scenarios.consuming import Failures, OverrunHandlers, SlowHandlers
 from casework.streams import consumer, cursors
 from casework.streams.cursors import Cursor
+from casework.streams.writer import Writer
 from tests.simulation.planting import ALWAYS, Fault, patched, together
+from tests.simulation.stream_mutations import unconditional
 
 _note_failure, _change, _handle_page = cursors.note_failure, cursors._change, consumer._handle_page
 
@@ -81,6 +85,26 @@ def _takes_what_was_refused(before: Cursor, after: Cursor, writes: Sequence[Any]
         return after
 
 
+# --- buffered writers -------------------------------------------------------------------------------------------------
+
+
+def _goes_on(self: Writer, lane: Any, group: list[Any]) -> list[Any]:
+    """What is put behind something that failed is stored."""
+    return group
+
+
+def _unsaid(self: Writer, entry: Any) -> None:
+    """What a put failed with is told nobody."""
+
+
+def _at_once(self: Writer) -> Program[None]:
+    """A flush stores what waits, and not what is being stored."""
+    for stream, lane in tuple(self._lanes.items()):
+        if lane.queue and lane.seat:
+            lane.seat.pop()
+            yield from self._lead(stream, lane)
+
+
 class OftenPaused(Failures):
     """Hosts that stand still more often, and shorter: between a look at a free cursor and its take, too."""
 
@@ -100,6 +124,10 @@ FAULTS = (
     Fault("a failed attempt ends the lease", SlowHandlers, patched(cursors, "note_failure", _without_renewal)),
     Fault("a lease is not renewed while the handler runs", SlowHandlers, patched(cursors, "extend", _not_at_all)),
     Fault("a renewal takes the cursor back", OverrunHandlers, patched(cursors, "extend", _whosever)),
+    Fault("what is put behind something that failed is stored", Buffered, patched(Writer, "_without_broken", _goes_on)),
+    Fault("a flush does not say what failed", Buffered, patched(Writer, "_note_failure", _unsaid)),
+    Fault("a flush does not wait and says nothing", Buffered, patched(Writer, "flush", _at_once)),
+    Fault("a buffered operation's claim is put without asking", Buffered, unconditional(Put, STREAM_CLAIMS)),
     Fault(
         "a holder that was taken over takes its move for done",
         OverrunHandlers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from casework.simulation.scenarios import (
+    buffering,
     components,
     consuming,
     executions,
@@ -16,5 +17,5 @@ from casework.simulation.scenarios import (
 
 SCENARIOS = (
     *executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *records.ALL, *streams.ALL, *truncation.ALL,
-    *consuming.ALL, *idempotency.SCENARIOS,
+    *consuming.ALL, *buffering.ALL, *idempotency.SCENARIOS,
 )  # fmt: skip

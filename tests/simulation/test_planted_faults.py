@@ -17,6 +17,7 @@ from tests.simulation import (
     lifecycle_mutations,
     mutations,
     race_mutations,
+    repair_mutations,
     stream_mutations,
 )
 from tests.simulation.classics import MISTAKES, SOUND
@@ -29,7 +30,7 @@ VARIANTS = {
 """The same as another scenario with other faults or settings: fewer seeds in `make test`, as many in `make soak`."""
 FAULTS = (
     *mutations.FAULTS, *race_mutations.FAULTS, *lifecycle_mutations.FAULTS, *stream_mutations.FAULTS,
-    *consumer_mutations.FAULTS,
+    *consumer_mutations.FAULTS, *repair_mutations.FAULTS,
     *idempotency_mutations.FAULTS,
 )  # fmt: skip
 SEEDS_MAX = 6000

@@ -295,7 +295,7 @@ class World:
             self._ready.append(child)
             child.effect = Sleep(0)
 
-    def begin_call(self, task: Task, body: Generator[Effect, Any, Any]) -> None:
+    def begin_call(self, task: Task, body: Generator[Any, Any, Any]) -> None:
         """Let a task wait for a function that takes virtual time: one that is written as a generator of effects."""
         self._ready.remove(task)
         task.wake_number += 1

@@ -11,11 +11,12 @@ from casework.simulation.scenarios import (
     lifecycle,
     races,
     records,
+    repairing,
     streams,
     truncation,
 )  # fmt: skip
 
 SCENARIOS = (
     *executions.ALL, *races.ALL, *lifecycle.ALL, *components.ALL, *records.ALL, *streams.ALL, *truncation.ALL,
-    *consuming.ALL, *buffering.ALL, *idempotency.SCENARIOS,
+    *consuming.ALL, *buffering.ALL, *repairing.ALL, *idempotency.SCENARIOS,
 )  # fmt: skip

@@ -183,7 +183,7 @@ class Failures(Scenario):
         if key.table is HANDLED:
             if key.partition.startswith("last ") and before is not None and after is not None:
                 if int(after["seq"]) <= int(before["seq"]):
-                    self.wrong.append(f"{key.partition[5:]} was handled at {before['seq']}, then at {after['seq']}")
+                    self.wrong.append(f"{key.partition[5:]} was handled at {before['seq']!r}, then at {after['seq']!r}")
             else:
                 self.applied[key.partition] += 1
         elif key.partition.startswith(f"@{GROUP}/"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from casework.simulation.runner import Report, Scenario, explore
-from casework.simulation.scenarios import executions, streams, truncation
+from casework.simulation.scenarios import consuming, executions, streams, truncation
 from casework.simulation.scenarios.catalogue import SCENARIOS
 from tests.simulation import (
     consumer_mutations,
@@ -25,7 +25,7 @@ from tests.simulation.planting import Fault
 
 VARIANTS = {
     executions.ChildrenHarsh, executions.ShellHarsh, streams.AppendsHarsh, streams.ConsumersHarsh,
-    truncation.TruncationAtOnce, truncation.Keepers,
+    truncation.TruncationAtOnce, truncation.Keepers, consuming.OverrunHandlers,
 }  # fmt: skip
 """The same as another scenario with other faults or settings: fewer seeds in `make test`, as many in `make soak`."""
 FAULTS = (

@@ -5,8 +5,8 @@
 - ``store`` is DynamoDB at its weakest: ``index`` (lagging), ``partitions`` (limits), ``faults`` (what goes wrong, and
   how often); ``backend`` is the same store as a backend, for the contract
 - ``runner`` runs scenarios, finds failures and shrinks them: ``checkers``, ``timeline``, ``versions``
-- ``scenarios`` are our own programs under all of that: executions, races, lives, streams, truncation, idempotency, the
-  store component; and the charts of users
+- ``scenarios`` are our own programs under all of that: executions, races, lives, streams, their consumers,
+  buffering, repair, truncation, idempotency, the store component; and the charts of users
 - ``users`` is ``casework.simulate``: ``invariants``, ``standins`` (for tasks), ``shapes``, ``payloads`` and ``guesses``
   (what charts read, and what to give them), ``reached``, ``story`` (the timeline in the user's words), ``replay``
 """

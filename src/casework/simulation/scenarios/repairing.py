@@ -68,8 +68,9 @@ class Repairs(Scenario):
         self.world.process("reader", self.reader, may_crash=False)
 
     def writer(self, process: Process) -> Generator[Effect, Any, Any]:
-        """One operation after the other."""
+        """One operation after the other, from early or late on."""
         log, n = Log(self.options), int(process.name[-1])
+        yield from sleep(0.5 * self.world.choices.below(4))
         while self.pushed[n] < self.ops_n:
             id = f"{process.name}/{self.pushed[n]}"
             try:

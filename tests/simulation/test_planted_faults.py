@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from casework.simulation.runner import Report, Scenario, explore
-from casework.simulation.scenarios import executions, outcomes, streams, truncation
+from casework.simulation.scenarios import consuming, executions, lifecycle, outcomes, streams, transactions, truncation
 from casework.simulation.scenarios.catalogue import SCENARIOS
 from tests.simulation import (
+    consumer_mutations,
     idempotency_mutations,
     lifecycle_mutations,
     mutations,
     outcome_mutations,
     race_mutations,
+    repair_mutations,
     stream_mutations,
     transaction_mutations,
 )
@@ -25,12 +27,14 @@ from tests.simulation.planting import Fault
 
 VARIANTS = {
     executions.ChildrenHarsh, executions.ShellHarsh, streams.AppendsHarsh, streams.ConsumersHarsh,
-    truncation.TruncationAtOnce, truncation.Keepers, outcomes.Asked, outcomes.Parked,
+    truncation.TruncationAtOnce, truncation.Keepers, outcomes.Asked, outcomes.Parked, consuming.OverrunHandlers,
+    lifecycle.LivesPublished, transactions.FinishedOnce,
 }  # fmt: skip
 """The same as another scenario with other faults or settings: fewer seeds in `make test`, as many in `make soak`."""
 FAULTS = (
     *mutations.FAULTS, *race_mutations.FAULTS, *lifecycle_mutations.FAULTS, *stream_mutations.FAULTS,
-    *outcome_mutations.FAULTS, *idempotency_mutations.FAULTS, *transaction_mutations.FAULTS,
+    *outcome_mutations.FAULTS, *consumer_mutations.FAULTS, *repair_mutations.FAULTS,
+    *idempotency_mutations.FAULTS, *transaction_mutations.FAULTS,
 )  # fmt: skip
 SEEDS_MAX = 6000
 """A fault that is not found within so many seeds fails the test; medians stand far below."""

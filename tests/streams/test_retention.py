@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from casework.backends.drive import run
-from casework.errors import CursorAhead, CursorTooOld, Misuse, StreamDamaged
-from casework.kernel.effects import Sleep, Transact
+from casework.errors import Contention, CursorAhead, CursorTooOld, Misuse, StreamDamaged
+from casework.kernel.effects import Query, Sleep, Transact
 from casework.kernel.items import Delete, Update
 from casework.kernel.programs import get, query_all
 from casework.kernel.schema import STREAM_CLAIMS, STREAMS
@@ -16,6 +16,7 @@ from casework.streams.log import claim_key, head_key
 from casework.streams.read import read_head, read_page
 from casework.streams.retention import get_snapshot, list_streams, put_snapshot, repair, truncate
 from tests.executions.stepping import Stepped, fresh_backend
+from tests.executions.watching import ByHand
 from tests.streams.stores import ids, log, put, segments
 
 
@@ -178,6 +179,42 @@ def test_a_repair_marks_what_a_head_that_is_too_high_promises(store: Any) -> Non
         ids(store, after=1)
     assert [one.kind for one in run(repair(log(), "s", apply=True), store)] == ["head too high"]
     assert put(store, "b") == [5] and ids(store) == ["a", "b"]
+
+
+def test_what_a_truncation_keeps_below_the_floor_is_no_damage() -> None:
+    backend = fresh_backend()
+    for name in "abcd":
+        put(backend, name)
+    assert run(truncate(log(), "s", 3), backend).kept_ops == 3
+    assert run(repair(log(), "s"), backend) == []
+    run(_write(Delete(STREAMS.key("s", 1))), backend)
+    assert run(repair(log(), "s", apply=True), backend) == [], "what it has removed so far is no hole"
+
+
+def test_a_repair_beside_a_truncation_lets_no_reader_pass_unawares() -> None:
+    """Found by the scenario "repairs": the floor moved between the repair's look at the head and at the segments."""
+    backend = fresh_backend()
+    for name in "abcd":
+        put(backend, name)
+    repairing = ByHand(repair(log(), "s", apply=True), backend).up_to(lambda effect: isinstance(effect, Query))
+    run(truncate(log(), "s", 2, repush_window_s=-10), backend)
+    with pytest.raises(Contention, match="repair it again"):
+        repairing.finish()
+    with pytest.raises(CursorTooOld):
+        ids(backend)
+    assert run(repair(log(), "s", apply=True), backend) == []
+
+
+def test_of_two_who_repair_one_hole_one_does_and_the_other_is_told_to_look_again() -> None:
+    backend = fresh_backend()
+    for name in "abc":
+        put(backend, name)
+    run(_write(Delete(STREAMS.key("s", 2))), backend)
+    late = ByHand(repair(log(), "s", apply=True), backend).up_to()
+    assert [one.kind for one in run(repair(log(), "s", apply=True), backend)] == ["hole"]
+    with pytest.raises(Contention, match="repair it again"):
+        late.finish()
+    assert ids(backend) == ["a", "c"] and run(repair(log(), "s"), backend) == []
 
 
 def test_a_process_steps_above_what_a_restored_head_has_forgotten(store: Any) -> None:

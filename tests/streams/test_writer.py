@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import Any
 
@@ -170,6 +171,26 @@ def test_flush_raises_what_went_wrong_with_what_was_put() -> None:
         run(writer.flush(), backend)
     run(writer.flush(), backend)
     assert ids(backend) == ["a"]
+
+
+def test_what_is_put_behind_something_that_could_not_be_stored_is_not_stored_before_it() -> None:
+    """Whoever puts it all again after the flush has said so keeps the order. Found by the scenario "buffered"."""
+    backend, writer = fresh_backend(), Writer(log())
+    for n in range(94):
+        run(writer.put("s", ops(f"{n:03}")), backend)
+    leading = Stepped(writer.put("s", ops("094")), backend).until(Transact)
+    run(writer.put("s", ops("095")), backend)
+    assert leading.effect is not None
+    with contextlib.suppress(StopIteration):
+        leading.program.throw(Unavailable("the store is down"))
+    run(writer.put("s", ops("096")), backend)
+    with pytest.raises(Unavailable):
+        run(writer.flush(), backend)
+    assert ids(backend) == []
+    for n in range(97):
+        run(writer.put("s", ops(f"{n:03}")), backend)
+    run(writer.flush(), backend)
+    assert ids(backend) == [f"{n:03}" for n in range(97)]
 
 
 def test_a_caller_whose_deadline_passes_in_the_queue_is_told_so_and_is_not_stored() -> None:

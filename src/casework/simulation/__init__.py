@@ -6,7 +6,7 @@
   how often); ``backend`` is the same store as a backend, for the contract
 - ``runner`` runs scenarios, finds failures and shrinks them: ``checkers``, ``timeline``, ``versions``
 - ``scenarios`` are our own programs under all of that: executions, races, lives, outcomes of tasks, operators, streams,
-  truncation, idempotency, transactions, the store component; and the charts of users
+  their consumers, buffering, repair, truncation, idempotency, transactions, the store component; and users' charts
 - ``users`` is ``casework.simulate``: ``invariants``, ``standins`` (for tasks), ``shapes``, ``payloads`` and ``guesses``
   (what charts read, and what to give them), ``reached``, ``story`` (the timeline in the user's words), ``replay``
 """

@@ -295,6 +295,25 @@ class World:
             self._ready.append(child)
             child.effect = Sleep(0)
 
+    def begin_call(self, task: Task, body: Generator[Any, Any, Any]) -> None:
+        """Let a task wait for a function that takes virtual time: one that is written as a generator of effects."""
+        self._ready.remove(task)
+        task.wake_number += 1
+        number = task.wake_number
+
+        def ended(outcome: Outcome[Any]) -> None:
+            if task.wake_number == number and not task.is_dead:
+                self._ready.append(task)
+                self.answer(task, outcome.value, outcome.error)
+
+        child = Task(task.process, body, f"{task.what}, a call", self.next_number())
+        child.on_end = ended
+        task.children = [other for other in task.children if not other.is_dead]
+        task.children.append(child)
+        task.process.tasks.append(child)
+        self._ready.append(child)
+        child.effect = Sleep(0)
+
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def run(self, is_over: Callable[[], bool], *, steps_max: int) -> bool:
@@ -412,6 +431,9 @@ def _do_call(world: World, task: Task, effect: Call) -> None:
         result = effect.function(*effect.args, **effect.kwargs)
         if inspect.iscoroutine(result):
             result = asyncio.run(result)
+        elif inspect.isgenerator(result):
+            world.begin_call(task, result)
+            return
     except Exception as error:  # noqa: BLE001 - thrown into the program, as every driver does
         world.answer(task, None, error)
         return

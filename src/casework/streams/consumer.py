@@ -226,27 +226,31 @@ def hash_of(text: str) -> int:
 def follow(consumer: Consumer, cursor: Cursor, leave: Flag) -> Program[None]:
     """Handle the operations of one stream from a cursor that this consumer holds, until told to leave or it is lost."""
     alone_until = trouble = 0
+    lease_s = consumer.options.lease_s
     while not leave.is_set:
         size = 1 if cursor.after < alone_until else consumer.options.batch_max
         try:
-            page = yield from wait_page(
-                consumer.log, cursor.stream, cursor.after, size, wait_s=consumer.options.lease_s / 3, stop=leave
-            )
+            if trouble:  # the pause may have been longer than the lease, and what was in doubt may have been applied
+                cursor = yield from cursors.renew(cursor, lease_s)
+            try:
+                page = yield from wait_page(
+                    consumer.log, cursor.stream, cursor.after, size, wait_s=lease_s / 3, stop=leave
+                )
+            except CursorTooOld as error:
+                log_.error("group %r: %s", consumer.group, error)
+                yield from cursors.note_failure(cursor, cursor.after, str(error), lease_s, stop=True)
+                return
             if page.ops:
                 cursor, refused = yield from _handle_page(consumer, cursor, page, leave)
                 alone_until = max(alone_until, refused)
             elif page.next_after > cursor.after:
-                cursor = yield from cursors.advance(cursor, page.next_after, (), consumer.options.lease_s)
+                cursor = yield from cursors.advance(cursor, page.next_after, (), lease_s)
             else:
-                cursor = yield from cursors.renew(cursor, consumer.options.lease_s)
+                cursor = yield from cursors.renew(cursor, lease_s)
             trouble = 0
             if cursor.is_stopped:
                 return
         except Lost:
-            return
-        except CursorTooOld as error:
-            log_.error("group %r: %s", consumer.group, error)
-            yield from cursors.note_failure(cursor, str(error), stop=True)
             return
         except CaseworkError as error:
             trouble += 1
@@ -263,7 +267,7 @@ def _handle_page(consumer: Consumer, cursor: Cursor, page: OpPage, leave: Flag) 
     """
     lease_s = consumer.options.lease_s
     done, writes, failed = cursor.after, HandlerWrites(), None
-    moment = started = yield from now()
+    moment = yield from now()
     for op in page.ops:
         own = HandlerWrites()
         consumer.handling[cursor.stream] = moment.middle_us
@@ -278,14 +282,17 @@ def _handle_page(consumer: Consumer, cursor: Cursor, page: OpPage, leave: Flag) 
         keys = {one.key for one in writes.writes}
         too_many = len(writes.writes) + len(own.writes) >= MAX_TRANSACTION_WRITES
         if done > cursor.after and (too_many or keys & own_keys):
-            cursor = yield from cursors.advance(cursor, done, writes.writes, lease_s)
+            try:
+                cursor = yield from cursors.advance(cursor, done, writes.writes, lease_s)
+            except (ConditionFailed, Misuse):
+                return cursor, page.ops[-1].seq
             writes = HandlerWrites()
         writes.writes += own.writes
         done = op.seq
         consumer.handled_n += 1
         moment = yield from now()
-        if leave.is_set or (moment.latest_us - started.middle_us) / 1e6 > lease_s / 3:
-            break  # the move of the cursor renews the lease
+        if leave.is_set or (cursor.lease_end_us - moment.latest_us) / 1e6 < lease_s * 2 / 3:
+            break  # the move of the cursor renews the lease; what the next handler takes is up to the lease's keeper
     try:
         if done > cursor.after:
             past = page.next_after if done == page.ops[-1].seq else done
@@ -307,11 +314,11 @@ def _failed(consumer: Consumer, cursor: Cursor, op: Op, failed: Exception, leave
     attempts = cursor.attempts + 1
     log_.warning("group %r, stream %r, %d: attempt %d: %s", consumer.group, cursor.stream, op.seq, attempts, error)
     if attempts < options.attempts_max:
-        cursor = yield from cursors.note_failure(cursor, error)
+        cursor = yield from cursors.note_failure(cursor, op.seq - 1, error, options.lease_s)
         dice = yield from token()
         yield from race(leave, timeout_s=min(options.retry.pause_s(attempts, dice), options.lease_s / 3))
         return cursor
     if options.on_poison == "stop":
-        return (yield from cursors.note_failure(cursor, error, stop=True))
+        return (yield from cursors.note_failure(cursor, op.seq - 1, error, options.lease_s, stop=True))
     consumer.parked_n += 1
     return (yield from cursors.park(cursor, op, error, options.lease_s))

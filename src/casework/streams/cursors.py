@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import ConditionFailed, Contention, CorruptItem, OutcomeUnknown
-from casework.kernel.conditions import Condition, absent, all_of, equals
+from casework.errors import ConditionFailed, Contention, CorruptItem, OutcomeUnknown, StoreError
+from casework.kernel.conditions import Condition, absent, all_of, any_of, equals, greater_than, less_than, present
 from casework.kernel.items import AnyWrite, Delete, Item, Key, Put, Update
 from casework.kernel.programs import Program, get, lost_again, now, query, transact, write
 from casework.kernel.retry import DEFAULT_RETRY
@@ -97,10 +97,12 @@ def read_cursor(group: str, stream: str) -> Program[Cursor]:
 
 
 def _is(cursor: Cursor) -> Condition:
-    """Holds while nobody else has changed the cursor."""
-    if not cursor.token:
-        return absent("token")
-    return all_of(equals("token", cursor.token), equals("after", cursor.after))
+    """Holds while nobody else has changed the cursor, and it is not stopped: not even its holder goes on then."""
+    holder = equals("token", cursor.token) if cursor.token else absent("token")
+    position: Condition = equals("after", cursor.after)
+    if not cursor.after:
+        position = any_of(absent("after"), position)  # of one that is not there yet
+    return all_of(holder, position, absent("stopped"))
 
 
 def take(group: str, stream: str, own: str, lease_s: float) -> Program[Cursor | None]:
@@ -131,11 +133,19 @@ def renew(cursor: Cursor, lease_s: float) -> Program[Cursor]:
 def extend(group: str, stream: str, own: str, lease_s: float) -> Program[None]:
     """Hold a cursor on while its operation is handled: the lease alone moves, whatever else becomes of the cursor.
 
-    Raises ConditionFailed when it is another consumer's.
+    It never moves back: one that arrives late would end what the cursor's own move has renewed meanwhile, and it does
+    not take back what was given back. Raises ConditionFailed when it is another consumer's.
     """
     moment = yield from now()
     lease_end_us = moment.latest_us + round(lease_s * 1e6)
-    yield from write(Update(cursor_key(group, stream), {"lease_end_us": lease_end_us}, when=equals("token", own)))
+    is_later = all_of(less_than("lease_end_us", lease_end_us), greater_than("lease_end_us", 0))
+    when = all_of(equals("token", own), is_later)
+    try:
+        yield from write(Update(cursor_key(group, stream), {"lease_end_us": lease_end_us}, when=when))
+    except ConditionFailed as failed:
+        refusal = failed.refusals[0]
+        if refusal is None or cursor_of(group, stream, refusal.item).token != own:
+            raise
 
 
 def advance(cursor: Cursor, after: int, writes: Sequence[AnyWrite], lease_s: float) -> Program[Cursor]:
@@ -150,9 +160,17 @@ def advance(cursor: Cursor, after: int, writes: Sequence[AnyWrite], lease_s: flo
     return (yield from _change(cursor, moved, writes))
 
 
-def note_failure(cursor: Cursor, error: str, *, stop: bool = False) -> Program[Cursor]:
-    """Count a failed attempt at the operation after the cursor. Raises Lost."""
-    failed = msgspec.structs.replace(cursor, attempts=cursor.attempts + 1, error=error[:1000], is_stopped=stop)
+def note_failure(cursor: Cursor, after: int, error: str, lease_s: float, *, stop: bool = False) -> Program[Cursor]:
+    """Count a failed attempt at the operation behind ``after``, and hold the cursor on for the next one. Raises Lost.
+
+    The cursor moves to ``after`` where numbers that hold nothing are in between: what is skipped is the number behind
+    the cursor, and that must be the operation that failed.
+    """
+    moment = yield from now()
+    failed = msgspec.structs.replace(
+        cursor, after=after, attempts=cursor.attempts + 1, error=error[:1000], is_stopped=stop,
+        lease_end_us=moment.latest_us + round(lease_s * 1e6),
+    )  # fmt: skip
     return (yield from _change(cursor, failed))
 
 
@@ -171,8 +189,8 @@ def release(cursor: Cursor) -> Program[None]:
     """Let somebody else take the cursor at once."""
     try:
         yield from _change(cursor, msgspec.structs.replace(cursor, lease_end_us=0))
-    except (Lost, Contention, OutcomeUnknown):
-        pass
+    except (Lost, StoreError):
+        pass  # its lease ends by itself
 
 
 def _change(before: Cursor, after: Cursor, writes: Sequence[AnyWrite] = ()) -> Program[Cursor]:
@@ -193,7 +211,9 @@ def _change(before: Cursor, after: Cursor, writes: Sequence[AnyWrite] = ()) -> P
             if failed.refusals[0] is None:
                 raise
             found = cursor_of(before.group, before.stream, failed.refusals[0].item)
-            if found.token == after.token and found.after == after.after and after.after != before.after:
+            changed = (after.after, after.is_stopped) != (before.after, before.is_stopped)
+            is_there = (found.token, found.after, found.is_stopped) == (after.token, after.after, after.is_stopped)
+            if changed and is_there:
                 return after  # it was applied, and its answer was lost
             raise Lost from None
         except (Contention, OutcomeUnknown) as error:
@@ -204,16 +224,33 @@ def _change(before: Cursor, after: Cursor, writes: Sequence[AnyWrite] = ()) -> P
 
 
 def resume(group: str, stream: str, *, skip: bool = False) -> Program[Cursor]:
-    """Let a stopped group go on, at the operation that failed, or with ``skip`` behind it."""
+    """Let a stopped group go on, at the operation that failed, or with ``skip`` behind it; nothing when it goes.
+
+    Whoever held the cursor holds it no more: what it sent before the stop must not stop the group again. Of several
+    who resume one stop, one does it, whichever of them skips.
+    """
     found = yield from read_cursor(group, stream)
-    after = found.after + 1 if skip and found.is_stopped else found.after
+    if not found.is_stopped:
+        return found
     update = Update(
         cursor_key(group, stream),
-        {"after": after, "attempts": 0, "lease_end_us": 0, "format": FORMAT},
-        ["stopped", "error"],
-        when=_is(found),
+        {"after": found.after + 1 if skip else found.after, "attempts": 0, "lease_end_us": 0, "format": FORMAT},
+        ["stopped", "error", "token"],
+        when=all_of(
+            present("stopped"),
+            equals("after", found.after),
+            equals("token", found.token) if found.token else absent("token"),
+        ),
     )
-    yield from transact([update])
+    lost = 0
+    while True:
+        try:
+            yield from transact([update])
+            break
+        except ConditionFailed:
+            break  # another one's, or this one before its answer was lost: a second one would skip what comes next
+        except (Contention, OutcomeUnknown) as error:
+            lost = yield from lost_again(lost, DEFAULT_RETRY, error)
     return (yield from read_cursor(group, stream))
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from casework.errors import ConditionFailed, Contention, CorruptItem, Misuse, OutcomeUnknown
 from casework.kernel.conditions import absent, all_of, any_of, equals, less_than, present
-from casework.kernel.items import AnyWrite, Delete, Item, Put, Update
+from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
 from casework.kernel.programs import Program, lost_again, now, query, query_all, sleep, token, transact, write
 from casework.kernel.retry import DEFAULT_RETRY
 from casework.kernel.schema import FORMAT, REGISTRY, STREAMS, check_format
@@ -232,13 +232,32 @@ def repair(log: Log, stream: str, *, apply: bool = False) -> Program[list[Findin
     """What is wrong with a stream; with ``apply``, mark holes as lost and set a head that is too low.
 
     A marker says for ever that its numbers hold nothing, so that readers pass. Overlaps and unreadable segments are
-    only reported: which of the operations are right, no program can know. Run it when no append is in flight.
+    only reported: which of the operations are right, no program can know. Run it when no append is in flight: what it
+    then sees may not be damage. Raises Contention when somebody changed meanwhile what it was about to correct.
     """
     head = yield from read_head(log, stream)
     moment = yield from now()
+    try:
+        findings, last = yield from _look_through(stream, head, moment, apply)
+        position = max(last, head.floor_seq)
+        if position > head.last_seq:
+            findings.append((yield from _set_head(stream, head, position, apply)))
+        elif position < head.last_seq:
+            mark = _mark(stream, head, "head too high", position + 1, head.last_seq, moment, apply)
+            findings.append((yield from mark))
+    except ConditionFailed:
+        raise Contention(f"stream {stream!r} has changed meanwhile; repair it again") from None
+    log.remember(stream, None)
+    return findings
+
+
+def _look_through(stream: str, head: Head, moment: Any, apply: bool) -> Program[tuple[list[Finding], int]]:
+    """What is wrong with the segments, and the last number that one of them has.
+
+    Below the floor a truncation removes the lowest first, and may leave some for now: what is missing there is no hole.
+    """
     findings: list[Finding] = []
-    position, after = head.floor_seq, None
-    begun = False
+    position, after = 0, None
     while True:
         page = yield from query(STREAMS, stream, low=1, limit=200, after=after)
         for item in page.items:
@@ -249,26 +268,23 @@ def repair(log: Log, stream: str, *, apply: bool = False) -> Program[list[Findin
                 findings.append(Finding("unreadable", int(item["seq"]), int(item["seq"])))
                 position = max(position, int(item["seq"]))
                 continue
-            if segment.first > position + 1:
-                findings.append((yield from _mark(stream, "hole", position + 1, segment.first - 1, moment, apply)))
-            elif segment.first <= position and (begun or segment.first > head.floor_seq):
+            begin = max(position, head.floor_seq) + 1
+            if segment.first > begin:
+                findings.append((yield from _mark(stream, head, "hole", begin, segment.first - 1, moment, apply)))
+            elif segment.first <= position:
                 findings.append(Finding("overlap", segment.first, min(position, segment.last)))
-            begun = True
             position = max(position, segment.last)
         after = page.next
         if after is None:
-            break
-    if position > head.last_seq:
-        findings.append((yield from _set_head(stream, head, position, apply)))
-    elif position < head.last_seq and position >= head.floor_seq:
-        findings.append((yield from _mark(stream, "head too high", position + 1, head.last_seq, moment, apply)))
-    log.remember(stream, None)
-    return findings
+            return findings, position
 
 
-def _mark(stream: str, kind: Any, first: int, last: int, moment: Any, apply: bool) -> Program[Finding]:
+def _mark(stream: str, head: Head, kind: Any, first: int, last: int, moment: Any, apply: bool) -> Program[Finding]:
+    """Put a marker, unless the floor has moved: over what a truncation removed, a reader would pass unawares."""
     if apply:
-        yield from write(Put(STREAMS, marker_item(stream, first, last, moment.middle_us), when=absent()))
+        marker = Put(STREAMS, marker_item(stream, first, last, moment.middle_us), when=absent())
+        same_floor = equals("floor_seq", head.floor_seq) if head.floor_seq else absent("floor_seq")
+        yield from transact([marker, Check(head_key(stream), same_floor)])
     return Finding(kind, first, last, apply)
 
 

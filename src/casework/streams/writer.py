@@ -55,6 +55,8 @@ class _Lane:
         self.door: collections.deque[Flag] = collections.deque()
         self.last_group = 1
         self.work: Appending | None = None
+        self.broken: BaseException | None = None
+        """What a put failed with: those behind it are not stored either, until a flush has said so."""
 
 
 class Writer:
@@ -100,7 +102,9 @@ class Writer:
     def put(self, stream: str, ops: Sequence[Op]) -> Program[None]:
         """Put operations behind those that wait, and return; :meth:`flush` stores them and raises what went wrong.
 
-        When a transaction's worth waits, this call stores it, so that what waits in memory is bounded.
+        What is put behind something that could not be stored is not stored either, so that whoever puts again what
+        was not flushed keeps its order; an operation whose id is taken by other content holds nothing up. When a
+        transaction's worth waits, this call stores it, so that what waits in memory is bounded.
         """
         lane, entry = self.lane(stream), _Entry(checked(stream, ops), None, is_put=True)
         yield from self._enter(stream, lane, entry)
@@ -108,7 +112,7 @@ class Writer:
             yield from self._lead(stream, lane)
 
     def flush(self) -> Program[None]:
-        """Wait until all that was put before is stored; raises the first error among them."""
+        """Wait until all that was put before is stored; raises the first error among them, to one caller."""
         for stream, lane in tuple(self._lanes.items()):
             entry = _Entry([], None)
             lane.queue.append(entry)
@@ -118,6 +122,8 @@ class Writer:
         if self._failed:
             error = self._failed.popleft()
             self._failed.clear()
+            for lane in tuple(self._lanes.values()):
+                lane.broken = None
             raise error
 
     def _enter(self, stream: str, lane: _Lane, entry: _Entry) -> Program[None]:
@@ -198,11 +204,11 @@ class Writer:
             _wake_next(lane)
 
     def _store_front(self, stream: str, lane: _Lane, own: _Entry | None) -> Program[None]:
-        group = self._take_group(lane)
+        group = self._without_broken(lane, self._take_group(lane))
 
         def more(waiting: int) -> list[Pending]:
             """Who came while this round was prepared goes with it."""
-            joined = self._take_group(lane, waiting)
+            joined = self._without_broken(lane, self._take_group(lane, waiting))
             group.extend(joined)
             return [pending for entry in joined for pending in entry.pendings]
 
@@ -232,7 +238,18 @@ class Writer:
                 entry.finish(_own_error(error, entry))
             if entry.is_put and entry.done:
                 self._note_failure(entry)
+                lane.broken = lane.broken or entry.error
         self._put_back(lane, left)
+
+    def _without_broken(self, lane: _Lane, group: list[_Entry]) -> list[_Entry]:
+        """The group without what was put behind something that failed, which fails, too."""
+        if lane.broken is None:
+            return group
+        for entry in group:
+            if entry.is_put:
+                entry.finish(lane.broken)
+                self._note_failure(entry)
+        return [entry for entry in group if not entry.done]
 
     def _note_failure(self, entry: _Entry) -> None:
         """Keep the error of an entry for which nobody waits, until the next flush."""

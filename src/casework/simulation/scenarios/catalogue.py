@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from casework.simulation.scenarios import (
+    buffering,
     components,
+    consuming,
     executions,
     idempotency,
     lifecycle,
@@ -11,6 +13,7 @@ from casework.simulation.scenarios import (
     outcomes,
     races,
     records,
+    repairing,
     streams,
     transactions,
     truncation,
@@ -18,5 +21,6 @@ from casework.simulation.scenarios import (
 
 SCENARIOS = (
     *executions.ALL, *races.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL, *components.ALL, *records.ALL,
-    *streams.ALL, *truncation.ALL, *idempotency.SCENARIOS, *transactions.ALL,
+    *streams.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL, *idempotency.SCENARIOS,
+    *transactions.ALL,
 )  # fmt: skip

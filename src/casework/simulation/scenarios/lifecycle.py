@@ -28,10 +28,11 @@ class OnTheShell(ExecutionScenario):
     """Workers are the real shell, with its bell, its membership and its tasks."""
 
     steps_max = 120_000
+    poll_s = 0.1
 
     def worker(self, process: Process) -> Generator[Effect, Any, Any]:
         """The real shell."""
-        options = WorkerOptions(poll_s=0.1, lease_s=2.0, heartbeat_s=1.0, concurrency=2, group=8)
+        options = WorkerOptions(poll_s=self.poll_s, lease_s=2.0, heartbeat_s=1.0, concurrency=2, group=8)
         yield from work(Worker(self.runtime(), options))
 
 
@@ -252,7 +253,8 @@ class LivesPublished(Lives):
 
     name = "lives, published"
     options = Options(buckets=1, batch_max=2, publish={"life": Publish("s", events=("Add",))})
-    lives = 3
+    lives, events, intrusions = 3, 2, 5
+    poll_s = 0.3
 
     def begin_clients(self) -> None:
         """The owner, the stranger, a second one who purges, and a reader of the stream."""

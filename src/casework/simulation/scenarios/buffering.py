@@ -28,7 +28,7 @@ class Buffered(Scenario):
     tables = (STREAMS, STREAM_CLAIMS, REGISTRY)
     faults = msgspec.structs.replace(ROUGH, unknown=0.03, throttled=0.03, slow=0.02)
     options = StreamOptions(lost_rounds_max=2)
-    writers, puts, flush_every, ops_a_put = 2, 9, 5, 32
+    writers, puts, flush_every, ops_a_put = 2, 7, 4, 32
     """Three puts are a transaction's worth."""
 
     def begin(self) -> None:

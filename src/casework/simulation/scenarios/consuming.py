@@ -267,7 +267,7 @@ class OverrunHandlers(Failures):
 
     name = "overrun handlers"
     durations_s = (0.0, 0.0, 0.0, 3.0, 12.0, 25.0)
-    ops_n, operators = 3, 1
+    ops_n, operators = 2, 1
     options = msgspec.structs.replace(Failures.options, heartbeat_s=2.0)
 
 

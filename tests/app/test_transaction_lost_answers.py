@@ -58,6 +58,21 @@ def test_the_same_operation_of_another_caller_at_the_planned_place_tells_nothing
     assert app.backend.execute(Get(THINGS.key("a"))) is not None, "it was not there yet, though the operation was"
 
 
+def test_an_operation_that_is_there_already_keeps_no_other_attempt_out(app: casework.App) -> None:
+    """The segment in the way of the first attempt says nothing of the second, which appends nothing."""
+    tx = app.transaction()
+    tx.append("s", [Op("common", b"")])
+    tx.send("o-1", "Paid")
+    driven = by_hand(app, tx)
+    app.streams.append("s", [Op("common", b"")])
+    driven.perform()  # refused: it is there
+    to_the_next_attempt(driven)
+    driven.lose_answer(LOST, applied=True)
+    with pytest.raises(OutcomeUnknown):
+        driven.finish()
+    assert messages(app) == 1, "not sent again"
+
+
 def test_anothers_segment_at_the_planned_place_makes_another_attempt_safe(app: casework.App) -> None:
     tx = app.transaction()
     appended = tx.append("s", [Op("mine", b"")])

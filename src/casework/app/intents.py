@@ -301,6 +301,7 @@ class AppendIntent:
         self._batch: list[Pending] = []
         self._place: Place | None = None
         self._at_us = 0
+        self._attempt = 0
         self._mark = ""
         """With the attempt's number it stands in the segment, and tells it from another's with the same operations."""
         self._plans: dict[int, tuple[Place, list[Pending]]] = {}
@@ -319,7 +320,7 @@ class AppendIntent:
 
     def plan(self, core: Core, moment: Instant, attempt: int) -> Program[list[AnyWrite]]:
         """The head, one segment, and the claims of what is not in the stream yet."""
-        log = self._log
+        log, self._attempt = self._log, attempt
         unique: dict[str, Pending] = {}
         for pending in self._pendings:
             if not pending.is_settled:
@@ -344,7 +345,7 @@ class AppendIntent:
             raise OpIdReused(refused.id, refused.seq)
 
     def was_applied(self, core: Core) -> Program[int | None]:
-        """By the mark in the segment; another one's at the place of the last attempt keeps that out."""
+        """By the mark in the segment; another one's at the last attempt's place keeps that out, if it had a segment."""
         keys = {
             attempt: STREAMS.key(self.stream, place.top + len(batch)) for attempt, (place, batch) in self._plans.items()
         }
@@ -354,7 +355,7 @@ class AppendIntent:
             item = found.get(key.sort)  # type: ignore[arg-type]
             if item is not None and item.get("by") == f"{self._mark}.{attempt}":
                 return attempt
-        return 0 if keys and keys[max(keys)].sort in found else None
+        return 0 if self._attempt in keys and keys[self._attempt].sort in found else None
 
     def settle(self, core: Core, attempt: int) -> Program[None]:
         """Give the operations their numbers, and wake the readers of this process."""

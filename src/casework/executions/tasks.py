@@ -227,7 +227,8 @@ def _end_task(rt: Runtime, task: Task, event: chart.Event, when: Condition | Non
                 return False
             lost = yield from lost_again(lost, RACES, error)
         except (Contention, Throttled) as error:
-            lost = yield from lost_again(lost, RACES, error)
+            unknown = OutcomeUnknown(f"an answer was lost, and trying it again met: {error}")
+            lost = yield from lost_again(lost, RACES, unknown if is_unknown else error)
 
 
 def attempt_failed(rt: Runtime, task: Task, error: dict[str, Any], *, details: Any = None) -> Program[int | None]:

@@ -85,9 +85,13 @@ class Transactions(ExecutionScenario):
             parts.add("noted")
         if choices.below(2):
             appending = AppendIntent(core.writer.log, "s")
-            appending.add([Op("common", b""), Op(str(number), b"")] if choices.below(2) else [Op(str(number), b"")])
+            shared = choices.below(3)
+            if shared:
+                appending.add([Op("common", b"")])
+            if shared < 2:
+                appending.add([Op(str(number), b"")])
+                parts.add("appended")
             intents.append(appending)
-            parts.add("appended")
         start = choices.below(3)
         if start:
             intents.append(StartIntent(core, "ledger", "all" if start == 1 else f"own-{number}", None))

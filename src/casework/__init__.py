@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         UnknownEvent,
         UnknownMachine,
         WaitTimeout,
+        WrongCursor,
     )
     from casework.executions.deliver import Execution
     from casework.executions.run_task import LATER, TaskContext
@@ -184,7 +185,7 @@ _WHERE = {
         "NewerFormat", "NoSuchExecution", "NotJson", "OpIdReused", "OutcomeUnknown", "PayloadMismatch",
         "RememberedError", "ResultLost", "ResultNotKept", "StepLimit", "StoreConflict", "StoreError",
         "StreamDamaged", "StreamFull", "TaskFailed", "TaskNotClaimed", "Throttled", "TransactionRefused",
-        "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout",
+        "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout", "WrongCursor",
     )
 }  # fmt: skip
 
@@ -285,6 +286,7 @@ __all__ = [
     "UnknownEvent",
     "UnknownMachine",
     "WaitTimeout",
+    "WrongCursor",
     "absent",
     "all_of",
     "any_of",

@@ -88,6 +88,10 @@ class CursorAhead(Misuse):
     """A reader's cursor is above everything in the stream: it belongs to another stream, or the store was restored."""
 
 
+class WrongCursor(Misuse):
+    """A page's cursor that is none, or one of another query; begin again without it."""
+
+
 # --- the store's outcomes -----------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import Misuse
+from casework.errors import Misuse, WrongCursor
 
 MAX_LIMIT = 1000
 
@@ -34,9 +34,11 @@ def read_place(cursor: str | None, filters: list[Any], limit: int) -> Place:
     try:
         place = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=Place)
     except (binascii.Error, ValueError, msgspec.DecodeError, TypeError):
-        raise Misuse(f"{cursor!r:.80} is not a cursor; pass the one that a page handed back, unchanged") from None
+        raise WrongCursor(f"{cursor!r:.80} is not a cursor; pass the one that a page handed back, unchanged") from None
     if place.binding != binding:
-        raise Misuse("this cursor belongs to another listing; use it with the filters it was made with, or start again")
+        raise WrongCursor(
+            "this cursor belongs to another listing; use it with the filters it was made with, or start again"
+        )
     return place
 
 

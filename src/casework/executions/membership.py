@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from casework.errors import ConditionFailed, StoreError
 from casework.kernel.conditions import absent, any_of, greater_than
 from casework.kernel.items import Put, Update
-from casework.kernel.programs import Program, now, query, sleep, token, write
+from casework.kernel.programs import Program, now, query_all, sleep, token, write
 from casework.kernel.schema import FORMAT, REGISTRY
 
 log = logging.getLogger("casework.worker")
@@ -80,10 +80,10 @@ def beat(membership: Membership, heartbeat_s: float) -> Program[None]:
         )
     )
     oldest_us = heard_us - int(MISSED_BEATS * heartbeat_s * 1e6)
-    page = yield from query(REGISTRY, WORKERS)
+    beats = yield from query_all(REGISTRY, WORKERS)
     membership.others = [
         str(item["name"])
-        for item in page.items
+        for item in beats
         if item["name"] != membership.name and int(item.get("heard_us", 0)) >= oldest_us
     ]
 
@@ -95,7 +95,7 @@ def keep_membership(membership: Membership, heartbeat_s: float) -> Program[None]
             yield from beat(membership, heartbeat_s)
         except ConditionFailed:
             return
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - a worker that is silent is taken for dead while it works
             log.warning("heartbeat: %s: %s", type(error).__name__, error)
         yield from sleep(heartbeat_s)
 

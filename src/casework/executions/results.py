@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import Misuse
+from casework.errors import Misuse, WrongCursor
 from casework.executions.deliver import read_state, view
 from casework.executions.joins import child_id
 from casework.executions.runtime import Runtime
@@ -98,5 +98,5 @@ def _position(cursor: str | None, total: int) -> int:
     except (binascii.Error, ValueError, TypeError, UnicodeDecodeError):
         position = -1
     if not 0 <= position <= total:
-        raise Misuse(f"{cursor!r:.80} is not a cursor of these results; pass the one that a page handed back")
+        raise WrongCursor(f"{cursor!r:.80} is not a cursor of these results; pass the one that a page handed back")
     return position

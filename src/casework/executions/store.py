@@ -25,9 +25,9 @@ from casework.kernel.conditions import Condition, absent, all_of, equals
 from casework.kernel.effects import GetMany, Query
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Update
 from casework.kernel.limits import MAX_TRANSACTION_WRITES
+from casework.kernel.paging import walk_all
 from casework.kernel.programs import (
     Program,
-    all_reads,
     get,
     get_many,
     lost_again,
@@ -369,13 +369,10 @@ def pending_spawns(shared: Shared) -> Program[list[SpawnEntry]]:
 
 def _outgoing(shared: Shared, kind: str) -> Program[list[Item]]:
     """The items of one class of the pending index, of all buckets, read from the table."""
-    keys: list[Key] = []
-    cursors: dict[int, str | None] = dict.fromkeys(range(shared.buckets))
-    while cursors:
-        reads = [Query(EXECUTIONS, f"{kind}/{bucket}", "pending", after=cursor) for bucket, cursor in cursors.items()]
-        pages = yield from all_reads(reads)
-        keys += [Key(EXECUTIONS, item["id"], item["sort"]) for page in pages for item in page.items]
-        cursors = {bucket: page.next for bucket, page in zip(list(cursors), pages, strict=True) if page.next}
+    entries = yield from walk_all(
+        [Query(EXECUTIONS, f"{kind}/{bucket}", "pending") for bucket in range(shared.buckets)]
+    )
+    keys = [Key(EXECUTIONS, str(item["id"]), str(item["sort"])) for item in entries]
     found: list[Item | None] = yield from get_many(keys)
     return [item for item in found if item is not None]
 
@@ -409,16 +406,10 @@ def acknowledge(shared: Shared, seq: str) -> Program[None]:
 def due_timers(shared: Shared, at_s: float) -> Program[list[tuple[str, str, float]]]:
     """Timers due at ``at_s`` (epoch seconds), as (execution, path, fire time), earliest first."""
     at_us = items.to_us(at_s, "now")
-    ids: list[str] = []
-    cursors: dict[int, str | None] = dict.fromkeys(range(shared.buckets))
-    while cursors:
-        reads = [
-            Query(EXECUTIONS, f"{items.DUE}/{bucket}", "pending", None, at_us, after=cursor)
-            for bucket, cursor in cursors.items()
-        ]
-        pages = yield from all_reads(reads)
-        ids += [str(item["id"]) for page in pages for item in page.items]
-        cursors = {bucket: page.next for bucket, page in zip(list(cursors), pages, strict=True) if page.next}
+    entries = yield from walk_all(
+        [Query(EXECUTIONS, f"{items.DUE}/{bucket}", "pending", None, at_us) for bucket in range(shared.buckets)]
+    )
+    ids = [str(item["id"]) for item in entries]
     states: list[Item | None] = (yield GetMany([EXECUTIONS.key(id, STATE) for id in ids])) if ids else []
     due = [
         (timer.due_us, str(state["id"]), timer.name)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import CaseworkError, StoreError
+from casework.errors import CaseworkError, StoreError, WrongCursor
 from casework.executions.advance import Advanced, advance
 from casework.executions.membership import Membership, keep_membership, leave
 from casework.executions.publish import deliver
@@ -24,9 +24,10 @@ from casework.executions.run_task import Perform, TaskRunner, run_task
 from casework.executions.runtime import Runtime
 from casework.executions.task_items import Task
 from casework.executions.tasks import claim_task
-from casework.kernel.effects import Flag, Handle, Outcome, Page, Query
+from casework.kernel.effects import Flag, Handle, Outcome, Query
 from casework.kernel.items import Key
-from casework.kernel.programs import Program, all_reads, now, race, run_together, spawn
+from casework.kernel.paging import Walk
+from casework.kernel.programs import Program, now, race, run_together, spawn
 from casework.kernel.schema import EXECUTIONS
 from casework.streams.log import Log
 
@@ -159,7 +160,7 @@ def _sweep_until_stopped(worker: Worker) -> Program[None]:
         try:
             did = yield from sweep(worker)
             trouble = 0
-        except StoreError as error:
+        except (StoreError, WrongCursor) as error:  # the next sweep begins with pages of its own
             trouble += 1
             worker.trouble_n += 1
             log.warning("sweep: %s: %s", type(error).__name__, error)
@@ -175,26 +176,24 @@ def sweep(worker: Worker) -> Program[int]:
     did = yield from _answer_bell(worker)
     seen: set[str] = set()
     for kind in ("timer", "work"):
-        cursors: dict[str, str | None] = {f"{kind}/{bucket}": None for bucket in worker.buckets()}
-        while cursors and not worker.stop.is_set:
-            moment = yield from now()
-            limit = max(16, worker.options.group // len(cursors))
-            # A look at work is harmless when it is early; a timer that is not certainly due would be looked at in vain.
-            until_us = moment.latest_us if kind == "work" else moment.earliest_us
-            reads = [
-                Query(EXECUTIONS, partition, "pending", None, until_us, limit, after=cursor)
-                for partition, cursor in cursors.items()
-            ]
-            pages: list[Page] = yield from all_reads(reads)
-            cursors = {partition: page.next for partition, page in zip(list(cursors), pages, strict=True) if page.next}
-            items = [item for page in pages for item in page.items]
+        walk = yield from _look_at(worker, kind)
+        while walk.left and not worker.stop.is_set:
+            items = yield from walk.next_pages(max(16, worker.options.group // len(walk.left)))
             if items:
                 did += yield from _do(worker, items, seen)
             # What was rung is answered between pages: a backlog of others does not delay it.
             did += yield from _answer_bell(worker)
-            if cursors and kind == "work":
+            if kind == "work":
                 break  # back to the timers first: a backlog of messages must not delay them
     return did
+
+
+def _look_at(worker: Worker, kind: str) -> Program[Walk]:
+    """A look at what is due by now; what comes due meanwhile is for the next one."""
+    moment = yield from now()
+    # A look at work is harmless when it is early; a timer that is not certainly due would be looked at in vain.
+    until_us = moment.latest_us if kind == "work" else moment.earliest_us
+    return Walk([Query(EXECUTIONS, f"{kind}/{bucket}", "pending", None, until_us) for bucket in worker.buckets()])
 
 
 def _answer_bell(worker: Worker) -> Program[int]:

@@ -8,7 +8,7 @@ import hashlib
 
 import msgspec
 
-from casework.errors import Misuse
+from casework.errors import WrongCursor
 from casework.kernel.effects import Query
 
 Position = tuple[str | int, str, str | int | None]
@@ -27,7 +27,7 @@ def make_cursor(query: Query, position: Position) -> str:
 
 
 def read_cursor(query: Query) -> Position | None:
-    """The position in ``query.after``; Misuse when it is not a cursor, or one of another query."""
+    """The position in ``query.after``; WrongCursor when it is not a cursor, or one of another query."""
     if query.after is None:
         return None
     try:
@@ -36,9 +36,13 @@ def read_cursor(query: Query) -> Position | None:
         if type(partition) is not str or not all(_can_be_sort(value) for value in (sort, own)):
             raise ValueError
     except (binascii.Error, msgspec.DecodeError, ValueError, TypeError):
-        raise Misuse(f"{query.after!r:.80} is not a cursor; pass the one that a page handed back, unchanged") from None
+        raise WrongCursor(
+            f"{query.after!r:.80} is not a cursor; pass the one that a page handed back, unchanged"
+        ) from None
     if binding != _binding(query):
-        raise Misuse("this cursor belongs to another query; use it with the filters it was made with, or start again")
+        raise WrongCursor(
+            "this cursor belongs to another query; use it with the filters it was made with, or start again"
+        )
     return sort, partition, own
 
 

@@ -20,7 +20,7 @@ from casework.kernel.conditions import Condition
 from casework.kernel.effects import Call, Flag, Handle
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Scalar, Table, Update
 from casework.kernel.limits import MAX_TRANSACTION_WRITES, checked_key
-from casework.kernel.programs import Program, now, query, race, spawn, token, transact, write
+from casework.kernel.programs import Program, now, query_all, race, spawn, token, transact, write
 from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import FORMAT, REGISTRY
 from casework.streams import cursors
@@ -169,9 +169,9 @@ def _beat(consumer: Consumer) -> Program[int]:
         "expires_at_s": moment.middle_us // 1_000_000 + 86_400,
     }  # fmt: skip
     yield from write(Put(REGISTRY, item))
-    page = yield from query(REGISTRY, kind)
+    beats = yield from query_all(REGISTRY, kind)
     oldest_us = moment.middle_us - int(MISSED_BEATS * consumer.options.heartbeat_s * 1e6)
-    members = sum(int(each["heard_us"]) >= oldest_us for each in page.items) or 1
+    members = sum(int(each["heard_us"]) >= oldest_us for each in beats) or 1
     return -(-len(consumer.streams) // members)
 
 

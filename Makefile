@@ -17,7 +17,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 JOBS ?= auto
 ARGS ?=
 
-.PHONY: help demo test lint format bench docs soak contract servers wheel clean
+.PHONY: help demo test lint format bench docs soak mutants contract servers wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -48,6 +48,9 @@ docs: .venvs/docs/.stamp ## the documentation, in site/
 soak: .venv/.dev servers ## the tests that find faults by luck and time
 	$(BIN)/python -m pytest -m soak -n $(JOBS) $(ARGS)
 
+mutants: .venv/.dev ## changes of the source that no test notices: make mutants ARGS="streams --since main"
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 contract: .venv/.dev servers ## the contract suites on any store: make contract STORE=sqlite:///x.db
 	@test -n "$(STORE)" || { echo 'say which store: make contract STORE="dynamodb://?region=eu-west-1&prefix=check"'; exit 2; }
 	$(BIN)/python -m pytest tests/contract --store '$(STORE)' $(ARGS)
@@ -58,7 +61,7 @@ wheel: .venv/.dev ## dist/casework-*.whl
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean: ## remove everything that make made
-	rm -rf .venv .venvs dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venvs dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .mutants
 
 # --- environments -------------------------------------------------------------------------------------------------
 # pip is renewed first: the one that comes with Python 3.11 needs minutes for what a current one resolves in seconds.

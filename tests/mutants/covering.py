@@ -1,0 +1,52 @@
+"""Which tests run which line, and how long each takes: one run of the quick tests under coverage, kept in a folder.
+
+The map is made anew when asked for. A line that no test of it runs cannot be noticed, and is told as such.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import coverage
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "casework"
+KEPT = ROOT / ".mutants"
+QUICK = "not slow and not soak and not servers"
+
+
+class Map:
+    """Tests by line of one file, and seconds by test."""
+
+    def __init__(self, folder: Path = KEPT) -> None:
+        self.data = coverage.CoverageData(str(folder / "coverage"))
+        self.data.read()
+        self.seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text())
+
+    def tests(self, file: Path, line: int) -> list[str]:
+        """Ids of the tests that run ``line``, the quickest first."""
+        contexts = self.data.contexts_by_lineno(str(file)).get(line, [])
+        ids = {context.partition("|")[0] for context in contexts if context}
+        return sorted((id for id in ids if id in self.seconds), key=self.seconds.__getitem__)
+
+
+def record(folders: Sequence[str], marks: str = QUICK, folder: Path = KEPT) -> None:
+    """Run the tests below ``folders`` and keep which lines each of them ran. Raises where one of them fails."""
+    folder.mkdir(exist_ok=True)
+    (folder / "seconds.json").unlink(missing_ok=True)
+    settings = folder / "coveragerc"
+    settings.write_text(f"[run]\nsource = {SOURCE}\ndata_file = {folder / 'coverage'}\n")
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-n", str(os.cpu_count()), "--dist", "worksteal", "-m", marks,
+        "-p", "tests.mutants.durations", f"--cov-config={settings}", f"--cov={SOURCE}", "--cov-context=test",
+        "--cov-report=", *folders,
+    ]  # fmt: skip
+    environment = {**os.environ, "CASEWORK_SECONDS": str(folder / "seconds.json")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    if done.returncode:
+        raise SystemExit("the tests must pass before the source is changed: see above")

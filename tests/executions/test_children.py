@@ -169,17 +169,6 @@ def test_a_poisoned_or_terminated_child_reaches_its_parent_too(casework_app: Mak
     assert app.get("p").context["why"]["type"] == "Cancelled"
 
 
-def test_a_machine_that_is_not_known_is_an_error_event_and_not_a_hang(casework_app: Maker) -> None:
-    for initial in ("idle", "waiting"):
-        app = casework_app(machine(PARENT.replace("initial: idle", f"initial: {initial}")))
-        app.start("parent", id="p")
-        if initial == "idle":
-            app.handle("p", "go")
-        app.settle()
-        why = app.get("p").context["why"]
-        assert why["type"] == "UnknownMachine" and "'child'" in why["message"]
-
-
 def test_parent_and_child_send_to_each_other(casework_app: Maker) -> None:
     app = casework_app(*two())
     kid = begun(app)

@@ -260,7 +260,7 @@ def test_one_unresolvable_child_makes_every_later_call_raise__poison_is_containe
     app, backend = watched_app(broken, log())
     app.start("p", id="p")
     app.start("log", id="x")
-    assert app.get("p").status == "failed", "no state of it handles the error"
+    assert app.get("p").waiting_for == ["kid"], "the child waits for a process that has its machine"
     app.send("x", "note", {"n": 1})
     worker = Worker(app.core.rt)
     run(sweep(worker), backend)

@@ -82,6 +82,8 @@ def _waits(seen: Inspection) -> Iterator[str]:
         yield f"  children  {children.invoke}: {counted}"
         for child in children.children[:10]:
             yield f"            {child['id']}  {child['status']}"
+            if child.get("parked"):
+                yield f"              parked  {child['parked']}"
         if len(children.children) > 10:
             yield f"            ... {children.total - 10} more"
 

@@ -22,7 +22,15 @@ from casework.errors import (
 )
 from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.mailbox import MAIL_BEGIN, MAIL_END, Mail, Message, dead_letter, message_of
-from casework.executions.runtime import RACES, Parked, Runtime, has_functions, machine_of, store_definition
+from casework.executions.runtime import (
+    NO_MACHINE,
+    RACES,
+    Parked,
+    Runtime,
+    has_functions,
+    machine_of,
+    store_definition,
+)
 from casework.executions.setting_aside import finish_resume, set_aside
 from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, State, decode_data, encode_data, state_of
@@ -125,19 +133,43 @@ def _advance_once(
         return (yield from _set_aside(state, items, has_next))
     if state.ended:
         return (yield from _bury(rt, state, messages, moment, has_next))
-    machine = rt.by_hash.get(state.machine_hash)
-    if machine is None:
-        machine = yield from machine_of(rt, state)
-    if has_functions(machine):
-        change = yield from call(plan, rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next)
-    else:
-        change = plan(rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next)
+    change: Change | None
+    try:
+        machine = rt.by_hash.get(state.machine_hash)
+        if machine is None:
+            machine = yield from machine_of(rt, state)
+        if has_functions(machine):
+            change = yield from call(
+                plan, rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next
+            )
+        else:
+            change = plan(rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next)
+    except Parked:
+        change = _recalled(rt, state, messages, moment)
+        if change is None:
+            raise
     if change is None:
         return Advanced(state, has_more=False)
     new = yield from commit(rt, change, state.unchanged())
     left = has_next or len(change.consumed) < len(messages) or change.next_due() is not None
     failed = told(change.data.snap.error) if new.status == "failed" else ""
     return Advanced(new, is_held=True, has_more=left, failed=failed)
+
+
+def _recalled(rt: Runtime, state: State, messages: Sequence[Message], moment: Instant) -> Change | None:
+    """The end of a child whose parent waits no longer, where this process cannot go on with it: that takes no chart."""
+    for message in messages:
+        for position, mail in enumerate(message.mails):
+            if mail.kind == "cancel":
+                change = Change(rt, NO_MACHINE, state, decode_data(state, rt.decode(state.data)), moment)
+                change.take(mail)
+                rest = [*message.mails[:position], *message.mails[position + 1 :]]
+                if rest:
+                    change.rewritten.append((message, rest))
+                else:
+                    change.consumed.append(message)
+                return change
+    return None
 
 
 def plan(
@@ -249,9 +281,8 @@ def plan_writes(rt: Runtime, change: Change, condition: Condition) -> Program[tu
 
     Raises ItemTooLarge when the state would fill its item.
     """
-    if change.starts or change.fans:
-        for name in change.machines_to_store():
-            yield from store_definition(rt, rt.machines[name])
+    for name in change.machines_to_store():
+        yield from store_definition(rt, rt.machines[name])
     new, writes, caused = change.finish()
     if not (change.fans or change.recalls) and fits(rt, writes, caused):
         writes += caused

@@ -88,8 +88,8 @@ class Change:
 
     __slots__ = (
         "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "logs", "lost",
-        "machine", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "published", "recalls",
-        "removed", "rewritten", "rt", "starts", "state", "status", "taken", "tasks", "timers",
+        "machine", "machine_hash", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "published",
+        "recalls", "removed", "rewritten", "rt", "starts", "state", "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,8 @@ class Change:
     ) -> None:
         self.rt = rt
         self.machine = machine
+        self.machine_hash = state.machine_hash
+        """What the execution runs, empty while it is a child that was begun by nobody who knows its machine."""
         self.state = state
         self.status = "running" if state.status == "pending" else state.status
         self.data = data
@@ -129,7 +131,8 @@ class Change:
     # --- what goes in -----------------------------------------------------------------------------------------
 
     def begin(self, input: Any) -> None:
-        """Enter the machine's initial states."""
+        """Enter the machine's initial states. A child without a definition gets this process's."""
+        self.machine_hash = self.machine_hash or self.machine.hash
         self._apply(start(self.machine, input, self.now_us), "start")
         self._follow()
 
@@ -174,6 +177,8 @@ class Change:
             self._take_result(mail)
         elif mail.kind == "child":
             self._take_report(mail)
+        elif mail.kind == "machine":
+            self._take_for_a_child(mail)
         elif mail.kind == "cancel":
             self.end("cancelled", {"message": "cancelled", "type": "Cancelled", "where": mail.source})
         return True
@@ -188,13 +193,25 @@ class Change:
             self.events.append(what)
 
     def _take_result(self, mail: Mail) -> None:
+        if self._is_waited_for(mail):
+            del self.data.invokes[mail.invoke]
+            self.step(chart.Event(mail.type, mail.data, "", mail.source, mail.stay, mail.invoke))
+
+    def _is_waited_for(self, mail: Mail) -> bool:
+        """Whether what ended a task is of one that this execution waits for."""
         waiting = self.data.invokes.get(mail.invoke)
         if waiting is None or waiting.stay != mail.stay:
-            return  # of an earlier stay, or a stray one: its state was left
-        if mail.id != task_key(self.state, mail.stay, mail.invoke, self.data.redrives):
-            return  # of an earlier life of this id, still on its way when that was purged
+            return False  # of an earlier stay, or a stray one: its state was left
+        # else of an earlier life of this id, still on its way when that was purged
+        return mail.id == task_key(self.state, mail.stay, mail.invoke, self.data.redrives)
+
+    def _take_for_a_child(self, mail: Mail) -> None:
+        """What was begun as a task, where nobody knew its name, is a machine: a worker that has it says so."""
+        if not self._is_waited_for(mail):
+            return
+        self._note({"event": f"{mail.type} is a machine", "stay": mail.stay})
         del self.data.invokes[mail.invoke]
-        self.step(chart.Event(mail.type, mail.data, "", mail.source, mail.stay, mail.invoke))
+        self._start_children(chart.StartChildren(mail.invoke, "", mail.stay, mail.type, [mail.data], False, "all", {}))
 
     def _take_report(self, mail: Mail) -> None:
         waiting = self.data.invokes.get(mail.invoke)
@@ -221,7 +238,7 @@ class Change:
         self._follow()
 
     def _follow(self) -> None:
-        """Take what this process itself answered: targets and machines that it does not know, empty lists."""
+        """Take what this process itself answered: targets that there are not, empty lists."""
         while self.later and not self.ended:
             follow = self.later.pop(0)
             self._apply(step(self.machine, self.data.snap, follow, self.now_us), follow.type, follow)
@@ -266,18 +283,23 @@ class Change:
     def _start_task(self, effect: chart.StartTask) -> None:
         self.data.invokes[effect.invoke_id] = Invoke(effect.stay, task=True)
         sort = task_sort(effect.stay, effect.invoke_id)
-        self.tasks[sort] = task_put(self.rt, self.state, effect, self.now_us, self.data.redrives)
+        is_open = self._is_open(effect)
+        self.tasks[sort] = task_put(self.rt, self.state, effect, self.now_us, self.data.redrives, is_open=is_open)
+
+    def _is_open(self, effect: chart.StartTask) -> bool:
+        """Whether a worker that knows more may find a machine where this process took the name for a task's."""
+        if effect.src in self.machine.tasks:
+            return False
+        node = self.machine.tables.by_path.get(effect.state)
+        return node is not None and any(
+            invoke.id == effect.invoke_id and invoke.kind == "name" for invoke in node.invokes
+        )
 
     def _start_children(self, effect: chart.StartChildren) -> None:
-        machine = self.rt.machines.get(effect.src)
-        if machine is None:
-            message = f"no machine {effect.src!r} is known to this process"
-            error = {"message": message, "type": "UnknownMachine", "where": effect.state}
-            self.later.append(chart.error_invoke(effect.invoke_id, effect.stay, error))
-            return
         if not effect.inputs:
             self.later.append(chart.done_invoke(effect.invoke_id, effect.stay, []))
             return
+        machine = self.rt.machines.get(effect.src)  # None: they wait for a process that has it
         waiting, fan = joins.plan_children(effect, machine, self.state)
         self.data.invokes[effect.invoke_id] = waiting
         if len(fan.inputs) > self.rt.options.spill_above:
@@ -399,7 +421,7 @@ class Change:
             version=before.version + 1,
             status=self.status,
             machine=before.machine,
-            machine_hash=before.machine_hash,
+            machine_hash=self.machine_hash,
             parent_id=before.parent_id,
             timers=encode_timers(self.timers),
             recent_ids=before.recent_ids,
@@ -493,8 +515,12 @@ class Change:
         )
 
     def machines_to_store(self) -> set[str]:
-        """Names of the machines whose definitions the children of this change will run: they must outlive a deploy."""
-        return {start.machine for start in self.starts} | {fan.machine for fan in self.fans}
+        """Names of the machines whose definitions this execution or its children begin with: they must outlive a
+        deploy. Not those that this process does not know.
+        """
+        begun: list[ChildStart | joins.Fan] = [*self.starts, *self.fans]
+        names = {child.machine for child in begun if child.machine_hash}
+        return names | {self.machine.name} if self.machine_hash != self.state.machine_hash else names
 
     def size(self) -> int:
         """Writes that must go with the state, so far."""

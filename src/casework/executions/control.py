@@ -16,7 +16,7 @@ from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.deliver import Execution, read_state, take_in_line, view
 from casework.executions.mailbox import Mail
 from casework.executions.publish import deliver
-from casework.executions.runtime import RACES, Parked, Runtime, machine_of, store_definition
+from casework.executions.runtime import NO_MACHINE, RACES, Parked, Runtime, machine_of, store_definition
 from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
 from casework.executions.state import STATE, Data, State, decode_data, decode_timers, encode_data
@@ -56,7 +56,7 @@ def terminate(rt: Runtime, id: str, *, reason: str = "terminated") -> Program[Ex
     def attempt(state: State) -> Program[State | None]:
         if not (yield from _can_end(rt, state)):
             return state if state.ended else None
-        machine = rt.by_hash.get(state.machine_hash) or rt.machines.get(state.machine) or _NO_MACHINE
+        machine = rt.by_hash.get(state.machine_hash) or rt.machines.get(state.machine) or NO_MACHINE
         change = yield from _change(rt, machine, state)
         return (yield from _end(rt, change, reason))
 
@@ -85,10 +85,6 @@ def _end(rt: Runtime, change: Change, reason: str) -> Program[State]:
     return (yield from commit(rt, change, change.state.unchanged()))
 
 
-_NO_MACHINE = Machine.from_dict({"id": "none", "initial": "none", "states": {"none": {}}})
-"""Stands in where ending takes no step of a chart, so that an execution of an unknown machine can be ended too."""
-
-
 def cancel(rt: Runtime, id: str) -> Program[Execution]:
     """Ask an execution to end: by a ``cancel`` event where its machine knows one, else by terminating it.
 
@@ -109,10 +105,16 @@ def cancel(rt: Runtime, id: str) -> Program[Execution]:
             pass
         knows_it = machine is not None and machine.accepts(CANCEL_EVENT)
         if machine is None or not knows_it or state.status == "suspended":
-            change = yield from _change(rt, machine or _NO_MACHINE, state)
+            change = yield from _change(rt, machine or NO_MACHINE, state)
             return (yield from _end(rt, change, "cancelled"))
         change = yield from _change(rt, machine, state)
-        yield from take_in_line(change, mail)
+        try:
+            yield from take_in_line(change, mail)
+        except Parked as reason:
+            raise Misuse(
+                f"execution {id!r:.200} cannot be asked to end here: {reason}; let a process ask that has it, "
+                "or terminate it"
+            ) from None
         change.marks.clear()  # nobody else knows the id
         if change.taken:
             return (yield from commit(rt, change, state.unchanged()))
@@ -172,7 +174,12 @@ def resume(rt: Runtime, id: str) -> Program[Execution]:
 def _move_status(rt: Runtime, state: State, status: str, *, resume_status: str) -> Program[State]:
     moment = yield from now()
     new = msgspec.structs.replace(
-        state, version=state.version + 1, status=status, resume_status=resume_status, updated_at_us=moment.middle_us
+        state,
+        version=state.version + 1,
+        status=status,
+        resume_status=resume_status,
+        updated_at_us=moment.middle_us,
+        parked="",
     )
     yield from write(Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged()))
     return new
@@ -242,7 +249,7 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
         moment = yield from now()
         new = msgspec.structs.replace(
             state, version=state.version + 1, machine=new_machine.name, machine_hash=new_machine.hash,
-            updated_at_us=moment.middle_us,
+            updated_at_us=moment.middle_us, parked="",
         )  # fmt: skip
         if new.machine != state.machine:
             data.started_as = data.started_as or state.machine  # a repeated start knows it again

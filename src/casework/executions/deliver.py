@@ -10,6 +10,7 @@ from casework.errors import (
     ConditionFailed,
     Contention,
     ExecutionExists,
+    InvalidMachine,
     ItemTooLarge,
     Misuse,
     NoSuchExecution,
@@ -60,6 +61,8 @@ class Execution(msgspec.Struct, kw_only=True):
     waiting_for: list[str] = []
     """Ids of the invocations under way."""
     parent_id: str = ""
+    parked: str = ""
+    """Why the worker that looked at it last could not go on, until one does."""
     created_at_us: int = 0
     updated_at_us: int = 0
     is_duplicate: bool = False
@@ -93,6 +96,7 @@ def view(rt: Runtime, state: State) -> Execution:
         error=snap.error,
         waiting_for=sorted(data.invokes),
         parent_id=state.parent_id,
+        parked=state.parked,
         created_at_us=state.created_at_us,
         updated_at_us=state.updated_at_us,
     )
@@ -215,12 +219,17 @@ def _first_change(rt: Runtime, machine: Machine, id: str, digest: str, moment: I
 
 
 def _take(change: Change, take: Any, *args: Any) -> Program[Any]:
-    """Take something through the chart for a caller who hears of it when it cannot be done."""
+    """Take something through the chart for a caller who hears of it when it cannot be done.
+
+    Raises Misuse where this process lacks a function of its own definition, Parked for one of another definition.
+    """
     try:
         if has_functions(change.machine):
             return (yield from call(take, *args))
         return take(*args)
     except UnboundFunction as error:
+        if change.machine is not change.rt.machines.get(change.machine.name):
+            raise Parked(str(error)) from None  # another version's: whoever runs that has it
         raise Misuse(f"{error}; register it in this process, or send the event and let a worker take it") from None
 
 
@@ -290,7 +299,10 @@ def _known_machine(rt: Runtime, state: State) -> Program[Machine | None]:
         return (yield from machine_of(rt, state))
     except Parked:
         definition = yield from stored_definition(state.machine_hash)
+    try:
         return Machine.from_dict(definition) if definition is not None else None
+    except InvalidMachine:
+        return None  # of a newer casework: whoever runs it looks at the event
 
 
 def handle(
@@ -340,6 +352,9 @@ def handle(
             marked = look_at_marks(refused, marked, (yield from now()))
         except (Contention, OutcomeUnknown):
             pass
+        except Parked:
+            yield from check_target(rt, id, event_type)
+            break
         if held is None:
             lost += 1
             yield from sleep(RACES.pause_s(lost, own_id + str(lost)))
@@ -386,8 +401,9 @@ def _in_line(
 
 
 def take_in_line(change: Change, mail: Mail, marks: frozenset[str] = frozenset()) -> Program[bool]:
-    """Take what is due through the chart, then the mail; False when that is a duplicate. Misuse: a function is missing.
+    """Take what is due through the chart, then the mail; False when that is a duplicate.
 
+    Raises Misuse: a function is missing; Parked: one that another version of the machine needs is missing.
     Whether the chart took it is in ``change.taken``.
     """
     is_new: bool = yield from _take(change, _take_in_line, change, mail, marks)
@@ -410,11 +426,15 @@ def _take_in_line(change: Change, mail: Mail, marks: frozenset[str]) -> bool:
 
 
 def _machine_here(rt: Runtime, state: State) -> Program[Machine]:
+    """The machine of an execution. Misuse: this process has none of that name; Parked: it lacks the definition."""
     try:
         return (yield from machine_of(rt, state))
     except Parked as reason:
+        if state.machine in rt.machines:
+            raise
         raise Misuse(
-            f"execution {state.id!r:.200} cannot be advanced here: {reason}; give casework.open its machine"
+            f"execution {state.id!r:.200} cannot be advanced here: {reason}; give casework.open its machine, or send "
+            "the event and let a worker take it"
         ) from None
 
 

@@ -151,16 +151,20 @@ def _shown_task(item: Item, now_us: int) -> ShownTask:
     )  # fmt: skip
 
 
+def _shown_child(id: str, item: Item | None) -> dict[str, str]:
+    shown = {"id": id, "status": "not started yet" if item is None else str(item.get("status"))}
+    if item is not None and item.get("parked"):
+        shown["parked"] = str(item["parked"])
+    return shown
+
+
 def _children(execution: Execution, name: str, waiting: Invoke) -> Program[ShownChildren]:
     ids = [
         child_id(execution.id, name, waiting.stay, ordinal, execution.created_at_us)
         for ordinal in range(min(waiting.total, CHILDREN_SHOWN))
     ]
     items = yield from get_many([EXECUTIONS.key(each, STATE) for each in ids])
-    children = [
-        {"id": each, "status": "not started yet" if item is None else str(item.get("status"))}
-        for each, item in zip(ids, items, strict=True)
-    ]
+    children = [_shown_child(each, item) for each, item in zip(ids, items, strict=True)]
     return ShownChildren(
         invoke=name, machine=waiting.machine, total=waiting.total, done=waiting.done, needed=waiting.need,
         children=children,

@@ -3,6 +3,9 @@
 A parent creates its children's state items itself, pending. Their ids derive from the parent, the stay and an ordinal,
 so that a start that runs twice finds itself. A child always reports its end, in the transaction that ends it; the
 parent counts reports in its own state and takes no step until the join decides.
+
+A parent whose process does not know the children's machine creates them all the same, with the machine's name and no
+definition: the first process that has a machine of that name begins them with its own, and until then they wait.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ class ChildStart(NamedTuple):
     ordinal: int
     machine: str
     machine_hash: str
+    """Empty where the parent's process does not know the machine: whoever begins the child decides."""
     input: Any
 
     def put(self, rt: Runtime, now_us: int) -> Put:
@@ -85,6 +89,7 @@ class Fan(msgspec.Struct):
     stay: int
     machine: str
     machine_hash: str
+    """Empty where the parent's process does not know the machine."""
     inputs: list[Any]
     born_us: int
     """When the parent was started."""
@@ -136,14 +141,16 @@ class Recall(msgspec.Struct):
         ]
 
 
-def plan_children(effect: chart.StartChildren, machine: Machine, parent: State) -> tuple[Invoke, Fan]:
-    """What the parent remembers about an invocation of children, and the children."""
+def plan_children(effect: chart.StartChildren, machine: Machine | None, parent: State) -> tuple[Invoke, Fan]:
+    """What the parent remembers about an invocation of children, and the children.
+
+    ``machine`` is None where this process does not know it.
+    """
     total = len(effect.inputs)
     need = total if effect.join == "all" else 1 if effect.join == "any" else min(int(effect.join), total)
-    waiting = Invoke(effect.stay, each=effect.each, total=total, machine=machine.name, need=need)
-    return waiting, Fan(
-        parent.id, effect.invoke_id, effect.stay, machine.name, machine.hash, effect.inputs, parent.created_at_us
-    )
+    waiting = Invoke(effect.stay, each=effect.each, total=total, machine=effect.src, need=need)
+    hash = "" if machine is None else machine.hash
+    return waiting, Fan(parent.id, effect.invoke_id, effect.stay, effect.src, hash, effect.inputs, parent.created_at_us)
 
 
 class Verdict(NamedTuple):

@@ -42,7 +42,8 @@ class Mail(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     stay: int = 0
     invoke: str = ""
     kind: str = ""
-    """``""`` or ``given`` (a caller gave its id): an event; ``result`` of a task; ``child``: a report; ``cancel``."""
+    """``""`` or ``given`` (a caller gave its id): an event; ``result`` of a task; ``child``: a report; ``cancel``;
+    ``machine``: what was begun as a task is a child."""
     ordinal: int = 0
 
 

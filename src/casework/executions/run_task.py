@@ -16,19 +16,22 @@ import msgspec
 
 from casework.errors import CorruptItem, ItemTooLarge, LeaseLost, StoreError, TaskFailed
 from casework.executions.runtime import Parked, Runtime
+from casework.executions.state import STATE
 from casework.executions.task_items import Task, public_token
 from casework.executions.tasks import (
     attempt_failed,
     fail_task,
     finish_task,
     keep_for_outside,
+    make_child,
     park_task,
     release_task,
     renew_task,
     task_input,
 )
 from casework.kernel.effects import Flag, Outcome
-from casework.kernel.programs import Program, call_blocking, now, race, spawn
+from casework.kernel.programs import Program, call_blocking, get, now, race, spawn
+from casework.kernel.schema import EXECUTIONS
 from casework.statechart import checked_copy
 
 log = logging.getLogger("casework.worker")
@@ -151,7 +154,11 @@ def run_task(runner: TaskRunner) -> Program[None]:
     try:
         work = runner.perform(runner)
     except (Parked, CorruptItem) as reason:
-        yield from park_task(task, str(reason))
+        if isinstance(reason, Parked) and task.is_open and task.src in runner.rt.machines:
+            yield from make_child(runner.rt, task)
+            runner.ring(task.id)
+        else:
+            yield from park_task(task, str(reason))
         return
     handle = yield from spawn(work, f"function {task.src}")
     failure = yield from _watch(runner, handle)
@@ -254,6 +261,10 @@ def _settle_error(runner: TaskRunner, error: BaseException) -> Program[bool]:
     body = {"message": message, "type": type(error).__name__}
     is_final = isinstance(error, TaskFailed) and not error.retry
     if isinstance(error, TypeError) and not _fits(runner):
+        if (yield from _is_of_another_version(rt, task)):
+            reason = f"task {task.src!r} as this process has it cannot take its input: {error}"
+            yield from park_task(task, f"{reason}; the execution runs another version of the machine")
+            return True
         is_final = True
         body["message"] = f"task {task.src!r} cannot take its input: {error}"
     if is_final:
@@ -266,6 +277,13 @@ def _attempt_failed(runner: TaskRunner, error: dict[str, Any]) -> Program[bool]:
     if due_us:
         runner.alarm(due_us)
     return due_us is not None
+
+
+def _is_of_another_version(rt: Runtime, task: Task) -> Program[bool]:
+    """Whether the task's execution runs another definition than this process's: its function may take other input."""
+    machine = rt.machines.get(task.machine)
+    state = yield from get(EXECUTIONS.key(task.id, STATE))
+    return machine is not None and state is not None and state.get("machine_hash") != machine.hash
 
 
 def _fits(runner: TaskRunner) -> bool:

@@ -146,6 +146,10 @@ class Runtime:
             raise CorruptItem(f"the codec cannot decode a stored text: {error!r}") from error
 
 
+NO_MACHINE = Machine.from_dict({"id": "none", "initial": "none", "states": {"none": {}}})
+"""Stands in where ending takes no step of a chart, so that an execution of an unknown machine can be ended too."""
+
+
 def has_functions(machine: Machine) -> bool:
     """Whether a step of this machine may run functions of the user's, which may be slow."""
     return bool(machine.actions or machine.guards)
@@ -173,6 +177,8 @@ def _definition_item(machine: Machine) -> dict[str, Any]:
 def machine_of(rt: Runtime, state: State) -> Program[Machine]:
     """The machine that an execution runs: the definition it started with, with this process's functions.
 
+    A child that was started where nobody knew its machine has no definition yet: it gets this process's.
+
     Raises Parked when this process has no machine of that name, or the definition is stored nowhere.
     """
     known = rt.by_hash.get(state.machine_hash)
@@ -181,6 +187,8 @@ def machine_of(rt: Runtime, state: State) -> Program[Machine]:
     current = rt.machines.get(state.machine)
     if current is None:
         raise Parked(f"this process has no machine {state.machine!r}")
+    if not state.machine_hash:
+        return current
     definition = yield from stored_definition(state.machine_hash)
     if definition is None:
         raise Parked(f"definition {state.machine_hash[:12]} of machine {state.machine!r} is not stored")
@@ -193,7 +201,9 @@ def machine_of(rt: Runtime, state: State) -> Program[Machine]:
 
 
 def stored_definition(hash: str) -> Program[dict[str, Any] | None]:
-    """The definition stored under ``hash``, if any."""
+    """The definition stored under ``hash``, if any; an empty hash stands for none."""
+    if not hash:
+        return None
     item = yield from get(MACHINES.key(hash))
     if item is None:
         return None

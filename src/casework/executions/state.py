@@ -140,6 +140,8 @@ class State(msgspec.Struct, kw_only=True, gc=False):
     resume_status: str = ""
     """Of a suspended execution: the status to go back to. Of another one: it was resumed, and its messages and tasks
     are still to be put back into the index."""
+    parked: str = ""
+    """Why the worker that looked at it last could not go on. Never written with the state: every change clears it."""
 
     @property
     def key(self) -> Key:
@@ -236,6 +238,7 @@ def state_of(item: Mapping[str, Any]) -> State:
             updated_at_us=item.get("updated_at_us", 0),
             listed="listing" in item,
             resume_status=item.get("resume_status", ""),
+            parked=item.get("parked", ""),
         )
     except KeyError as error:
         raise CorruptItem(f"the state of execution {item.get('id')!r} lacks {error}; see `casework show`") from None

@@ -82,6 +82,8 @@ class Task(msgspec.Struct, kw_only=True):
     """JSON that the function gave to ``heartbeat``; the next attempt finds it."""
     is_external: bool = False
     """Claimed, and to be completed from outside by its token."""
+    is_open: bool = False
+    """Its definition gives a name alone, which may be a machine's, and whoever began it knew neither."""
 
     @property
     def place(self) -> Key:
@@ -113,7 +115,9 @@ def task_key(state: State, stay: int, invoke_id: str, redrives: int) -> str:
     return f"{state.id}/{stay}/{invoke_id}-{short_birth(state.created_at_us)}{suffix}"
 
 
-def task_put(rt: Runtime, state: State, effect: chart.StartTask, now_us: int, redrives: int) -> Put:
+def task_put(
+    rt: Runtime, state: State, effect: chart.StartTask, now_us: int, redrives: int, *, is_open: bool = False
+) -> Put:
     """The write that makes a task, due now."""
     item: Item = {
         "id": state.id,
@@ -127,6 +131,8 @@ def task_put(rt: Runtime, state: State, effect: chart.StartTask, now_us: int, re
         "pending": f"work/{bucket_of(state.id, rt.options.buckets)}",
         "rank_us": now_us,
     }
+    if is_open:
+        item["is_open"] = True
     if effect.options:
         item["options"] = msgspec.json.encode(effect.options).decode()
     return Put(EXECUTIONS, item)
@@ -158,6 +164,7 @@ def task_of(item: Mapping[str, Any]) -> Task:
             last_error=item.get("last_error", ""),
             details=item.get("details", ""),
             is_external=item.get("is_external", False),
+            is_open=item.get("is_open", False),
         )
     except (KeyError, msgspec.DecodeError) as error:
         raise CorruptItem(f"{where} cannot be read: {error}") from None

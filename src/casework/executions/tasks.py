@@ -195,7 +195,15 @@ def attempt_of(task: Task) -> str:
     return f"execution {task.id!r}: task {task.src!r} ({task.name}), {attempts},"
 
 
-def _end_task(rt: Runtime, task: Task, event: chart.Event, when: Condition | None = None) -> Program[bool | None]:
+def make_child(rt: Runtime, task: Task) -> Program[bool]:
+    """End a claimed task that is a machine's invocation after all: its execution then starts the child."""
+    event = chart.Event(task.src, task_input(rt, task), stay=task.stay, invoke=task.name)
+    return (yield from _end_task(rt, task, event, kind="machine")) is not False
+
+
+def _end_task(
+    rt: Runtime, task: Task, event: chart.Event, when: Condition | None = None, *, kind: str = "result"
+) -> Program[bool | None]:
     """Remove the task with what it ends with; False when somebody else has it or ended it.
 
     None when it has ended and nothing tells whether it was here: the answer was lost, and the message is not there,
@@ -204,7 +212,7 @@ def _end_task(rt: Runtime, task: Task, event: chart.Event, when: Condition | Non
     """
     moment = yield from now()
     source = yield from token()
-    mail = Mail(event.type, event.data, task.key, task.name, event.stay, event.invoke, kind="result")
+    mail = Mail(event.type, event.data, task.key, task.name, event.stay, event.invoke, kind=kind)
     sent_at_us = rt.send_time_us(moment.middle_us)
     sort = mail_sort(sent_at_us, source, task.stay)
     put = put_message(task.id, sort, [mail], rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, rt=rt)

@@ -8,16 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casework.statechart import Event
+from casework.statechart import Event, Machine
 from casework.statechart.expressions import ExpressionError, compile_template, find_problem
+from casework.statechart.nodes import Run
 
+SMALL = Machine.from_dict({"id": "small", "initial": "a", "states": {"a": {}}})
 CONTEXT = {"n": 3, "items": [{"sku": "a", "qty": 2}, {"sku": "b", "qty": 1}], "who": {"name": "Ann"}, "keys": "own"}
 
 
 def value(text: Any, data: Any = None, event: str = "pay", active: frozenset[str] = frozenset()) -> Any:
     template = compile_template({"expr": text} if isinstance(text, str) else text)
     payload = {"ref": "r", "type": "payload"} if data is None else data
-    return template.evaluate(CONTEXT, payload, Event(event, payload, "e-1", "src"), active)
+    return template.evaluate(run(CONTEXT, Event(event, payload, "e-1", "src"), active))
+
+
+def run(context: Any, event: Event, active: frozenset[str] = frozenset()) -> Run:
+    return Run(SMALL, context, event, event.data, 0, {}, 0, {}, active)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +75,9 @@ def test_only_a_mapping_with_expr_is_an_expression() -> None:
 
 def test_literals_are_fresh_each_time() -> None:
     template = compile_template({"a": []})
-    first = template.evaluate({}, {}, None, frozenset())
+    first = template.evaluate(run({}, Event("x")))
     first["a"].append(1)
-    assert template.evaluate({}, {}, None, frozenset()) == {"a": []}
+    assert template.evaluate(run({}, Event("x"))) == {"a": []}
 
 
 def test_output_and_error_are_the_payload_of_their_events_and_keys_elsewhere() -> None:
@@ -83,7 +89,7 @@ def test_output_and_error_are_the_payload_of_their_events_and_keys_elsewhere() -
 def test_in_asks_for_active_states() -> None:
     template = compile_template({"expr": "In('a') and not In('b')"})
     assert template.asks_active
-    assert template.evaluate({}, {}, Event("x"), frozenset({"a"})) is True
+    assert template.evaluate(run({}, Event("x"), frozenset({"a"}))) is True
     assert not compile_template({"expr": "1"}).asks_active
 
 

@@ -8,14 +8,19 @@ block is the executable content of one place; an exception in it raises ``error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from casework.errors import InvalidMachine, NotJson
+from casework.statechart.budget import EFFECT, Meter, OverBudget
 from casework.statechart.durations import delay_us
 from casework.statechart.expressions import Template, compile_template, has_expression
 from casework.statechart.jsonable import INT_MAX, INT_MIN, checked_copy, copy_json
 from casework.statechart.nodes import Block, Guard, Run
+from casework.statechart.operations import text
 from casework.statechart.snapshot import CancelSend, Event, Log, Send
+
+_FEW_KEYS = 64
+"""A context of so many keys is copied as quickly as it could be charged for."""
 
 
 class UnboundFunction(InvalidMachine):
@@ -33,8 +38,8 @@ class FunctionEvent(dict[str, Any]):
 
     __slots__ = ("data", "id", "source", "type")
 
-    def __init__(self, event: Event, data: Any) -> None:
-        self.data = copy_json(data)
+    def __init__(self, event: Event, data: Any, meter: Meter | None = None) -> None:
+        self.data = copy_json(data, meter)
         super().__init__(self.data if isinstance(self.data, dict) else {})
         self.type, self.id, self.source = event.type, event.id, event.source
 
@@ -51,7 +56,14 @@ class Registries:
 
 
 def raise_error(run: Run, error: Exception, where: str, once: bool = False) -> None:
-    """Put ``error.execution`` into the internal queue; with ``once``, unless the same was put there in this step."""
+    """Put ``error.execution`` into the internal queue; with ``once``, unless the same was put there in this step.
+
+    When the budget of the step is spent, the chart gets it a second time, to handle that error.
+    """
+    if isinstance(error, OverBudget):
+        if not run.exhausted:
+            run.work = run.size = 0
+        run.exhausted += 1
     message = str(error)
     if isinstance(error, KeyError) and error.args:
         message = f"there is no key {error.args[0]!r}"
@@ -67,6 +79,7 @@ def compile_block(actions: list[dict[str, Any]], where: str, registries: Registr
     compiled = [_compile(action, where, registries) for action in actions]
     asks = any(each.asks_active for each in compiled)
     ops = tuple(each.op for each in compiled)
+    weight = sum(each.weight for each in compiled)
     if len(ops) == 1:
         only = ops[0]
 
@@ -78,7 +91,7 @@ def compile_block(actions: list[dict[str, Any]], where: str, registries: Registr
             except Exception as error:  # noqa: BLE001 - it belongs to the chart
                 raise_error(run, error, where)
 
-        return Block(single, asks)
+        return Block(single, asks, weight)
 
     def block(run: Run) -> None:
         try:
@@ -89,25 +102,28 @@ def compile_block(actions: list[dict[str, Any]], where: str, registries: Registr
         except Exception as error:  # noqa: BLE001 - it belongs to the chart
             raise_error(run, error, where)
 
-    return Block(block, asks)
+    return Block(block, asks, weight)
 
 
-def compile_guard(guard: dict[str, Any] | None, where: str, registries: Registries) -> tuple[Guard | None, bool]:
-    """The guard as a function that never raises (but UnboundFunction), and whether it asks for the active states."""
+class Test(NamedTuple):
+    """A compiled guard: a function that never raises (but UnboundFunction), whether it asks for the active states, and
+    its operations.
+    """
+
+    holds: Guard | None
+    asks_active: bool
+    weight: int
+
+
+def compile_guard(guard: dict[str, Any] | None, where: str, registries: Registries) -> Test:
+    """The guard, ready to be asked; without function where there is none."""
     if guard is None:
-        return None, False
-    asks = False
+        return Test(None, False, 0)
     if "expr" in guard:
         template = compile_template(guard)
-        evaluate, asks = template.evaluate, template.asks_active
-
-        def test(run: Run) -> Any:
-            return evaluate(run.context, run.data, run.event, run.active)
+        test, asks, weight = template.evaluate, template.asks_active, template.weight
     else:
-        call, asks = _caller(guard, registries.guards, "guard")
-
-        def test(run: Run) -> Any:
-            return call(run)
+        test, asks, weight = _caller(guard, registries.guards, "guard")
 
     def safe(run: Run) -> bool:
         try:
@@ -119,13 +135,12 @@ def compile_guard(guard: dict[str, Any] | None, where: str, registries: Registri
             raise_error(run, error, where, once=True)
             return False
 
-    return safe, asks
+    return Test(safe, asks, weight)
 
 
 def evaluate(run: Run, template: Template, where: str, *extra: Any) -> Any:
     """The template's value, checked. Raises what the expression raises."""
-    value = template.evaluate(run.context, run.data, run.event, run.active, *extra)
-    return checked_copy(value, where)
+    return checked_copy(template.evaluate(run, *extra), where, run)
 
 
 # --- one action ---------------------------------------------------------------------------------------------------
@@ -143,13 +158,13 @@ def _compile(action: dict[str, Any], where: str, registries: Registries) -> Bloc
     if kind == "foreach":
         return _foreach(params, where, registries)
     if kind == "block":
-        return compile_block(params["actions"], where, registries) or Block(lambda run: None, False)
+        return compile_block(params["actions"], where, registries) or Block(lambda run: None, False, 0)
     return _BUILT_INS[kind](params)
 
 
 def _caller(
     call: dict[str, Any], registry: dict[str, Callable[..., Any]], kind: str
-) -> tuple[Callable[[Run], Any], bool]:
+) -> tuple[Callable[[Run], Any], bool, int]:
     name = call["name"]
     params = compile_template(call["params"]) if call.get("params") else None
 
@@ -157,16 +172,16 @@ def _caller(
         function = registry.get(name)
         if function is None:
             raise UnboundFunction([f"{run.machine.name}: the {kind} {name!r} is not registered here (@machine.{kind})"])
-        event = FunctionEvent(run.event, run.data)
+        event = FunctionEvent(run.event, run.data, run)
         if params is None:
-            return function(copy_json(run.context), event)
-        return function(copy_json(run.context), event, **evaluate(run, params, "params"))
+            return function(copy_json(run.context, run), event)
+        return function(copy_json(run.context, run), event, **evaluate(run, params, "params"))
 
-    return run_it, params is not None and params.asks_active
+    return run_it, params is not None and params.asks_active, 1 if params is None else 1 + params.weight
 
 
 def _named(action: dict[str, Any], registries: Registries) -> Block:
-    call, asks = _caller(action, registries.actions, "action")
+    call, asks, weight = _caller(action, registries.actions, "action")
     name = action["name"]
 
     def op(run: Run) -> None:
@@ -177,19 +192,19 @@ def _named(action: dict[str, Any], registries: Registries) -> Block:
             if hasattr(change, "close") and hasattr(change, "send"):
                 change.close()
             raise TypeError(f"action {name!r} returned {type(change).__name__}, not a mapping of changes or None")
-        run.context = {**run.context, **checked_copy(dict(change), f"result of {name}")}
+        run.context = {**run.context, **checked_copy(dict(change), f"result of {name}", run)}
 
-    return Block(op, asks)
+    return Block(op, asks, weight)
 
 
-def _checked(value: Any, key: str) -> Any:
+def _checked(run: Run, value: Any, key: str) -> Any:
     kind = type(value)
     if kind is str:
         if value.isascii():
             return value
     elif kind is bool or value is None or (kind is int and INT_MIN <= value <= INT_MAX):
         return value
-    return checked_copy(value, f"context.{key}")
+    return checked_copy(value, f"context.{key}", run)
 
 
 def _assign(params: dict[str, Any]) -> Block:
@@ -200,42 +215,52 @@ def _assign(params: dict[str, Any]) -> Block:
         evaluate_one = compile_template(params[key]).evaluate
 
         def assign_one(run: Run) -> None:
+            value = evaluate_one(run)
+            kind = type(value)
+            if kind is not bool and (kind is not int or not INT_MIN <= value <= INT_MAX):
+                value = _checked(run, value, key)
             context = run.context
-            value = evaluate_one(context, run.data, run.event, run.active)
+            if len(context) > _FEW_KEYS:
+                run.charge(len(context))
             context = context.copy()
-            context[key] = value if type(value) is bool else _checked(value, key)
+            context[key] = value
             run.context = context
 
-        return Block(assign_one, template.asks_active)
+        return Block(assign_one, template.asks_active, template.weight)
 
     def assign(run: Run) -> None:
-        change = compute(run.context, run.data, run.event, run.active)
+        change = compute(run)
         if type(change) is not dict:
             raise TypeError(f"assign needs a mapping of changes, not {type(change).__name__}")
         for key, value in change.items():
-            change[key] = _checked(value, key)
+            change[key] = _checked(run, value, key)
+        if len(run.context) > _FEW_KEYS:
+            run.charge(len(run.context))
         run.context = {**run.context, **change}
 
     if "expr" in params:  # its value may be a part of the context itself, and its keys are not known to be strings
 
         def assign_mapping(run: Run) -> None:
-            change = checked_copy(compute(run.context, run.data, run.event, run.active), "assign")
+            change = checked_copy(compute(run), "assign", run)
             if type(change) is not dict:
                 raise TypeError(f"assign needs a mapping of changes, not {type(change).__name__}")
+            run.charge(len(run.context))
             run.context = {**run.context, **change}
 
-        return Block(assign_mapping, template.asks_active)
-    return Block(assign, template.asks_active)
+        return Block(assign_mapping, template.asks_active, template.weight)
+    return Block(assign, template.asks_active, template.weight)
 
 
 def _if(params: dict[str, Any], where: str, registries: Registries) -> Block:
     branches = []
     asks = False
+    weight = 0
     for branch in params["branches"]:
-        guard, guard_asks = compile_guard(branch.get("guard"), "guard of if", registries)
+        test = compile_guard(branch.get("guard"), "guard of if", registries)
         inner = [_compile(action, where, registries) for action in branch["actions"]]
-        asks = asks or guard_asks or any(each.asks_active for each in inner)
-        branches.append((guard, tuple(each.op for each in inner)))
+        asks = asks or test.asks_active or any(each.asks_active for each in inner)
+        weight += test.weight + sum(each.weight for each in inner)
+        branches.append((test.holds, tuple(each.op for each in inner)))
 
     def op(run: Run) -> None:
         for guard, ops in branches:
@@ -244,25 +269,27 @@ def _if(params: dict[str, Any], where: str, registries: Registries) -> Block:
                     each(run)
                 return
 
-    return Block(op, asks)
+    return Block(op, asks, weight)
 
 
 def _foreach(params: dict[str, Any], where: str, registries: Registries) -> Block:
     items = compile_template(params["items"])
     inner = [_compile(action, where, registries) for action in params["actions"]]
     item, index = params["item"], params.get("index")
+    weight = 2 + sum(each.weight for each in inner)
 
     def op(run: Run) -> None:
         listed = evaluate(run, items, "items of foreach")
         if not isinstance(listed, list):
             raise TypeError(f"foreach needs a list, not {type(listed).__name__}")
         for position, each in enumerate(listed):
+            run.charge(weight + len(run.context))
             change = {item: each} if index is None else {item: each, index: position}
             run.context = {**run.context, **change}
             for action in inner:
                 action.op(run)
 
-    return Block(op, items.asks_active or any(each.asks_active for each in inner))
+    return Block(op, items.asks_active or any(each.asks_active for each in inner), items.weight + weight)
 
 
 def _text(value: Any, what: str) -> str:
@@ -281,14 +308,14 @@ def _raise(params: dict[str, Any]) -> Block:
         def raise_fixed(run: Run) -> None:
             run.queue.append(Event(event, copy_json(data)))
 
-        return Block(raise_fixed, False)
+        return Block(raise_fixed, False, compile_template(data).weight)
     template = compile_template([event, data])
 
     def op(run: Run) -> None:
         kind, payload = evaluate(run, template, "raise")
         run.queue.append(Event(_text(kind, "the event of raise"), payload))
 
-    return Block(op, template.asks_active)
+    return Block(op, template.asks_active, template.weight)
 
 
 def _send(params: dict[str, Any]) -> Block:
@@ -303,32 +330,35 @@ def _send(params: dict[str, Any]) -> Block:
         if not isinstance(to, str) or not isinstance(name, str):
             raise TypeError(f"'to' and 'id' of send are text, not {to!r} and {name!r}")
         wait_us = delay if is_fixed else delay_us(wait)
+        run.charge(1, EFFECT)
         run.effects.append(Send("" if to == "self" else to, _text(kind, "the event of send"), data, wait_us, name))
 
-    return Block(op, template.asks_active)
+    return Block(op, template.asks_active, template.weight)
 
 
 def _cancel(params: dict[str, Any]) -> Block:
     template = compile_template(params["id"])
 
     def op(run: Run) -> None:
+        run.charge(1, EFFECT)
         run.effects.append(CancelSend(_text(evaluate(run, template, "cancel"), "the id of cancel")))
 
-    return Block(op, template.asks_active)
+    return Block(op, template.asks_active, template.weight)
 
 
 def _log(params: dict[str, Any]) -> Block:
     template = compile_template([params.get("label", ""), params.get("value")])
 
     def op(run: Run) -> None:
-        label, value = template.evaluate(run.context, run.data, run.event, run.active)
+        label, value = template.evaluate(run)
         try:
-            value = checked_copy(value, "log")
+            value = checked_copy(value, "log", run)
         except NotJson:
-            value = repr(value)
-        run.effects.append(Log(str(label), value))
+            value = text(run, value)
+        run.charge(1, EFFECT)
+        run.effects.append(Log(text(run, label), value))
 
-    return Block(op, template.asks_active)
+    return Block(op, template.asks_active, template.weight)
 
 
 _BUILT_INS: dict[str, Callable[[dict[str, Any]], Block]] = {

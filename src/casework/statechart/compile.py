@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from casework.statechart.actions import Registries, compile_block, compile_guard
+from casework.statechart.budget import Limits
 from casework.statechart.expressions import compile_template, is_expression
 from casework.statechart.nodes import Invoke, StateNode, Timer, Transition
 
@@ -24,6 +25,7 @@ class Tables:
         self.repeated: set[str] = set()
         """Ids of invocations with ``each``."""
         self.configurations: dict[Any, Any] = {}
+        self.limits = Limits(**definition.get("limits", {}))
         self.ignores_errors = bool(definition.get("ignore_errors"))
         context = definition.get("context")
         self.context = None if context is None else compile_template(context, ("input",))
@@ -102,11 +104,12 @@ class Tables:
 
     def _transition(self, raw: dict[str, Any], node: StateNode, events: tuple[str, ...], exact: bool) -> Transition:
         named = f"{' '.join(events) or 'always'} in {node.path or 'the machine'}"
-        guard, asks = compile_guard(raw.get("guard"), f"guard of {named}", self.registries)
+        test = compile_guard(raw.get("guard"), f"guard of {named}", self.registries)
         block = compile_block(raw.get("actions", []), f"transition {named}", self.registries)
         transition = Transition(
-            len(self.transitions), node, events, exact, guard, asks, block, raw.get("reenter", False)
+            len(self.transitions), node, events, exact, test.holds, test.asks_active, block, raw.get("reenter", False)
         )
+        transition.weight = test.weight
         self.transitions.append(transition)
         self._targets.append((transition, raw.get("target", [])))
         return transition

@@ -22,13 +22,15 @@ MAX_TYPES = 1024
 class Candidates:
     """What an event type can do in a configuration."""
 
-    __slots__ = ("fixed", "groups")
+    __slots__ = ("fixed", "groups", "weight")
 
     def __init__(self, groups: tuple[tuple[Transition, ...], ...]) -> None:
         self.groups = groups
         """Per active atomic state: transitions of it and its ancestors that match, in order of preference."""
         self.fixed: Any = None
         """The move, where neither a guard nor history can change it."""
+        self.weight = sum(1 + each.weight for group in groups for each in group)
+        """Operations in the guards, each counted once."""
 
 
 class Configuration:

@@ -12,10 +12,15 @@ import math
 from typing import Any
 
 from casework.errors import NotJson
+from casework.statechart.budget import ELEMENT, KEY, Meter, text_size
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 MAX_DEPTH = 100
 """Deeper nesting is refused: it is a mistake (a cycle, mostly), and decoders elsewhere stop near there as well."""
+_FEW = 8
+"""Fewer values are copied as quickly as they could be charged for."""
+_CHARGED_TEXT = 16
+"""Shorter texts count no more than the place they stand in."""
 
 _FIXES: dict[type, str] = {
     tuple: "use a list",
@@ -34,61 +39,109 @@ def check_json(value: Any, where: str = "value") -> None:
     checked_copy(value, where)
 
 
-def checked_copy(value: Any, where: str = "value") -> Any:
-    """A deep copy of ``value`` that shares nothing mutable with it, checked as :func:`check_json` does."""
-    return _copy(value, where, 0)
+def checked_copy(value: Any, where: str = "value", meter: Meter | None = None) -> Any:
+    """A deep copy of ``value`` that shares nothing mutable with it, checked as :func:`check_json` does.
+
+    ``meter`` is charged for the copy while it is made, for texts as often as they stand in it.
+    """
+    try:
+        return _copy(value, 0, meter)
+    except _Unfit as unfit:
+        path = "".join(reversed(unfit.path))
+        raise NotJson(f"{where}{path}: {unfit}") from None
 
 
-def copy_json(value: Any) -> Any:
-    """A deep copy of a value that is known to be JSON already; nothing is checked."""
+def copy_json(value: Any, meter: Meter | None = None) -> Any:
+    """A deep copy of a value that is known to be JSON already; nothing is checked. ``meter`` is charged for it."""
     kind = type(value)
+    if kind is not dict and kind is not list:
+        return value
+    if meter is not None and len(value) > _FEW:
+        meter.charge(len(value))
     if kind is dict:
-        return {key: item if type(item) in _SCALARS else copy_json(item) for key, item in value.items()}
-    if kind is list:
-        return [item if type(item) in _SCALARS else copy_json(item) for item in value]
-    return value
+        return {key: item if type(item) in _SCALARS else _copy_inside(item, meter) for key, item in value.items()}
+    return [item if type(item) in _SCALARS else _copy_inside(item, meter) for item in value]
+
+
+def _copy_inside(value: Any, meter: Meter | None) -> Any:
+    if meter is not None:
+        meter.charge(1)
+    return copy_json(value, meter)
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def _copy(value: Any, where: str, depth: int) -> Any:
+class _Unfit(ValueError):
+    """What JSON cannot hold; ``path`` is filled on the way out, the innermost part first."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.path: list[str] = []
+
+
+def _copy(value: Any, depth: int, meter: Meter | None) -> Any:
     kind = type(value)
     if kind is str:
-        return _checked_text(value, where)
+        return _checked_text(value, meter)
     if kind is bool or value is None:
         return value
     if kind is int:
         if INT_MIN <= value <= INT_MAX:
             return value
-        raise NotJson(f"{where}: an integer beyond 64 bits cannot be stored (store it as text)")
+        raise _Unfit("an integer beyond 64 bits cannot be stored (store it as text)")
     if kind is float:
         if math.isfinite(value):
             return value
-        raise NotJson(f"{where}: {value!r} is not a JSON number (use None, or text)")
+        raise _Unfit(f"{value!r} is not a JSON number (use None, or text)")
     if depth > MAX_DEPTH:
-        raise NotJson(f"{where}: nested deeper than {MAX_DEPTH} levels (is it part of itself?)")
+        raise _Unfit(f"nested deeper than {MAX_DEPTH} levels (is it part of itself?)")
     if kind is list:
-        return [_copy(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+        if meter is not None:
+            meter.charge(1 + 2 * len(value), ELEMENT * len(value))
+        copied: list[Any] = []
+        try:
+            for item in value:
+                copied.append(_copy(item, depth + 1, meter))
+        except _Unfit as unfit:
+            unfit.path.append(f"[{len(copied)}]")
+            raise
+        return copied
     if isinstance(value, dict):
-        return {_checked_key(key, where): _copy(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+        return _copy_mapping(value, depth, meter)
     fix = _FIXES.get(kind, "use dict, list, str, int, float, bool or None")
-    raise NotJson(f"{where}: {_shown(value)} of type {kind.__name__} is not JSON ({fix})")
+    raise _Unfit(f"{_shown(value)} of type {kind.__name__} is not JSON ({fix})")
 
 
-def _checked_key(key: Any, where: str) -> str:
+def _copy_mapping(value: dict[Any, Any], depth: int, meter: Meter | None) -> dict[str, Any]:
+    if meter is not None and (depth or len(value) > _FEW):
+        meter.charge(1 + 3 * len(value), KEY * len(value))
+    copied: dict[str, Any] = {}
+    for key, item in value.items():
+        checked = _checked_key(key, meter)
+        try:
+            copied[checked] = _copy(item, depth + 1, meter)
+        except _Unfit as unfit:
+            unfit.path.append(f".{key}")
+            raise
+    return copied
+
+
+def _checked_key(key: Any, meter: Meter | None) -> str:
     if type(key) is not str:
-        raise NotJson(f"{where}: the key {_shown(key)} is not a string (JSON has string keys only)")
-    return _checked_text(key, where)
+        raise _Unfit(f"the key {_shown(key)} is not a string (JSON has string keys only)")
+    return _checked_text(key, meter)
 
 
-def _checked_text(value: str, where: str) -> str:
+def _checked_text(value: str, meter: Meter | None) -> str:
     """Lone surrogates cannot be written as UTF-8."""
+    if meter is not None and len(value) > _CHARGED_TEXT:
+        meter.charge(len(value) // 64, text_size(value))
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise NotJson(f"{where}: {_shown(value)} is not valid Unicode text (it holds a lone surrogate)") from None
+            raise _Unfit(f"{_shown(value)} is not valid Unicode text (it holds a lone surrogate)") from None
     return value
 
 

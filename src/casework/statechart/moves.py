@@ -36,15 +36,19 @@ MAX_MOVES = 1024
 class Move:
     """The recipe of one microstep."""
 
-    __slots__ = ("configuration", "history", "is_settled", "ops")
+    __slots__ = ("configuration", "history", "is_settled", "ops", "weight")
 
-    def __init__(self, configuration: Configuration, ops: tuple[Op, ...], history: dict[str, list[str]]) -> None:
+    def __init__(
+        self, configuration: Configuration, ops: tuple[Op, ...], history: dict[str, list[str]], weight: int
+    ) -> None:
         self.configuration = configuration
         self.ops = ops
         self.history = history
         """What is recorded on the way out."""
         self.is_settled = configuration.always is None
         """No eventless transition can follow."""
+        self.weight = weight
+        """Operations in it, each counted once."""
 
 
 def move_for(
@@ -244,7 +248,8 @@ def _assemble(
             ops.append(_set_active(names_of(now_active)))
         ops += _enter(state, entry, now_active)
     atomic = sorted((state for state in now_active if state.is_atomic), key=lambda state: state.index)
-    return Move(intern(tables, tuple(atomic)), tuple(ops), recorded)
+    weight = len(ops) + sum(block.weight for block in blocks if block is not None)
+    return Move(intern(tables, tuple(atomic)), tuple(ops), recorded, weight)
 
 
 def _leave(states: list[StateNode], active: set[StateNode], asks_active: bool) -> list[Op]:

@@ -47,12 +47,17 @@ class Block(NamedTuple):
 
     op: Op
     asks_active: bool
+    weight: int = 1
+    """Operations in it, each counted once."""
 
 
 class Transition:
     """A transition; ``targets`` empty means that no state is left."""
 
-    __slots__ = ("block", "descriptors", "exact", "guard", "guard_asks_active", "index", "reenter", "source", "targets")
+    __slots__ = (
+        "block", "descriptors", "exact", "guard", "guard_asks_active", "index", "reenter", "source", "targets",
+        "weight",
+    )  # fmt: skip
 
     def __init__(
         self, index: int, source: StateNode, descriptors: tuple[str, ...], exact: bool, guard: Guard | None,
@@ -69,6 +74,8 @@ class Transition:
         self.targets: tuple[StateNode, ...] = ()
         self.block = block
         self.reenter = reenter
+        self.weight = 0
+        """Operations in the guard."""
 
     def matches(self, event_type: str) -> bool:
         """Whether a descriptor matches: the same, a prefix that ends at a dot, or ``*``."""
@@ -161,3 +168,16 @@ class Run(msgspec.Struct, gc=False):
     has_ended: bool = False
     output: Any = None
     error: dict[str, Any] | None = None
+    work: int = 0
+    size: int = 0
+    """What was charged so far."""
+    exhausted: int = 0
+    """How often the budget was spent. After the first time the chart gets it once more, to handle the error."""
+
+    def charge(self, work: int, size: int = 0) -> None:
+        """Count so much more. Raises OverBudget when a budget is spent."""
+        self.work += work
+        self.size += size
+        limits = self.machine.tables.limits
+        if self.work > limits.work or self.size > limits.size:
+            limits.refuse(self.work, self.size)

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from casework.statechart.budget import LIMIT_MAX, LIMIT_MIN, Limits
 from casework.statechart.load.normalise import FINAL_KEYS, HISTORY_KEYS, ROOT_KEYS, STATE_KEYS
 from casework.statechart.load.parts import BUILT_INS, INVOKE_KEYS, RETRY_KEYS, TRANSITION_KEYS
 
@@ -30,7 +31,7 @@ def _one_or_more(schema: dict[str, Any]) -> dict[str, Any]:
 _ANY = {
     "$schema": _TEXT, "id": {"type": "string", "minLength": 1}, "version": {"type": ["string", "number"]},
     "context": {"type": "object", "description": "the first context; {expr} sees `input`"},
-    "ignore_errors": {"type": "boolean"}, "initial": _ref("initial"),
+    "limits": _ref("limits"), "ignore_errors": {"type": "boolean"}, "initial": _ref("initial"),
     "type": {"enum": ["atomic", "compound", "parallel", "final", "history"]}, "states": _ref("states"),
     "on": _ref("on"), "always": _ref("transitions"), "after": _ref("after"), "entry": _ref("actions"),
     "exit": _ref("actions"), "invoke": _one_or_more(_ref("invoke")), "onDone": _ref("transitions"), "output": True,
@@ -115,6 +116,10 @@ def json_schema() -> dict[str, Any]:
                     _object(("machine",), ("machine",), machine=_TEXT),
                 ]
             },
+            "limits": _object(Limits._fields, (), **{
+                name: {"type": "integer", "minimum": LIMIT_MIN, "maximum": LIMIT_MAX, "default": default}
+                for name, default in Limits()._asdict().items()
+            }),
             "retry": _object(RETRY_KEYS, initial=_ref("delay")),
             "invoke": _object(INVOKE_KEYS, ("src",)),
         },

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from casework.errors import InvalidMachine, Misuse, StepLimit
+from casework.errors import InvalidMachine, Misuse, NotJson, StepLimit
 from casework.statechart.actions import evaluate, raise_error
+from casework.statechart.budget import OverBudget
 from casework.statechart.configuration import Candidates, Configuration, configuration_of, names_of, select
 from casework.statechart.jsonable import checked_copy
 from casework.statechart.moves import Move, begin_stay, exit_ops, fixed_move, initial_move, move_for
@@ -210,6 +211,11 @@ def _snapshot(run: Run, configuration: Configuration) -> Snapshot:
 
 def _microstep(run: Run, configuration: Configuration, enabled: list[Any]) -> Configuration:
     move = move_for(run.machine.tables, configuration, enabled, run.history)
+    asked = configuration.always
+    try:
+        run.charge(move.weight + (asked.weight if asked is not None else 0))
+    except OverBudget as error:
+        raise_error(run, error, f"step in {', '.join(configuration.paths)}")
     if move.history:
         run.history = {**run.history, **move.history}
     for op in move.ops:
@@ -223,6 +229,9 @@ def _macrostep(run: Run, configuration: Configuration, count: int) -> Configurat
     while True:
         if run.has_ended:
             return _end(run, configuration, position)
+        if run.exhausted > 1:  # nor could anything handle it
+            _fail(run, configuration, next(event for event in reversed(run.queue) if _is_error(event.type)))
+            return configuration
         enabled: list[Any] = []
         if configuration.always is not None:
             enabled = select(run, configuration, configuration.always.groups)
@@ -321,6 +330,7 @@ def _invoke(run: Run, state: StateNode, stay: int, invoke: Invoke) -> None:
         items = evaluate(run, invoke.each, "each")
         if not isinstance(items, list):
             raise TypeError(f"each needs a list, not {type(items).__name__}")
+        run.charge(len(items) * invoke.input.weight)
         inputs = [evaluate(run, invoke.input, "input", item, index) for index, item in enumerate(items)]
     else:
         inputs = [evaluate(run, invoke.input, "input")]
@@ -340,15 +350,18 @@ def _first_context(machine: Machine, input: Any) -> dict[str, Any]:
             kind = type(given).__name__
             raise Misuse(f"{machine.name}: the input is a mapping, not {kind} (or give the machine a context)")
         return given
+    first = Event("init")
+    run = Run(machine, {}, first, first.data, 0, {}, 0, {})
     try:
-        context = template.evaluate({}, {}, Event("init"), frozenset(), given)
+        context = checked_copy(template.evaluate(run, given), "context", run)
+    except NotJson:
+        raise
     except Exception as error:
         missing = f"the input has no {error.args[0]!r}" if isinstance(error, KeyError) and error.args else str(error)
         raise Misuse(f"{machine.name}: the context cannot be computed: {missing} (input: {_shown(given)})") from error
-    checked = checked_copy(context, "context")
-    if not isinstance(checked, dict):
-        raise Misuse(f"{machine.name}: the context is a mapping, not {type(checked).__name__}")
-    return checked
+    if not isinstance(context, dict):
+        raise Misuse(f"{machine.name}: the context is a mapping, not {type(context).__name__}")
+    return context
 
 
 def _shown(value: Any) -> str:

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from casework.errors import InvalidMachine, NotJson
+from casework.statechart.budget import LIMIT_MAX, LIMIT_MIN, Limits
 from casework.statechart.expressions import find_problem
 from casework.statechart.jsonable import check_json
 from casework.statechart.load.parts import Parts
@@ -21,8 +22,8 @@ from casework.statechart.suggestions import suggestion
 FORMAT = 1
 """Version of the normalised form."""
 
-ROOT_KEYS = ("$schema", "id", "version", "context", "ignore_errors", "initial", "type", "states", "on", "always",
-             "after", "entry", "exit", "invoke", "output", "tags", "meta", "description")  # fmt: skip
+ROOT_KEYS = ("$schema", "id", "version", "context", "limits", "ignore_errors", "initial", "type", "states", "on",
+             "always", "after", "entry", "exit", "invoke", "output", "tags", "meta", "description")  # fmt: skip
 STATE_KEYS = ("id", "type", "initial", "states", "on", "always", "after", "entry", "exit", "invoke", "onDone",
               "output", "tags", "meta", "description")  # fmt: skip
 HISTORY_KEYS = ("id", "type", "history", "target", "actions", "tags", "meta", "description")
@@ -88,6 +89,8 @@ class _Normaliser:
                 self.problems.add(("version",), f"the version {version!r} is not text or a number")
         if "context" in raw:
             result["context"] = self.context(raw["context"])
+        if raw.get("limits") is not None:
+            result["limits"] = self.limits(raw["limits"])
         if "ignore_errors" in raw:
             if not isinstance(raw["ignore_errors"], bool):
                 self.problems.add(("ignore_errors",), "is not true or false")
@@ -99,6 +102,18 @@ class _Normaliser:
         result["root"] = root
         resolve_targets(root, str(name), self.places, self.problems)
         return result
+
+    def limits(self, limits: Any) -> dict[str, int]:
+        if not isinstance(limits, dict):
+            self.problems.add(("limits",), f"{limits!r} are no limits", "{work: 5000000, size: 50000000}")
+            return {}
+        for name, value in limits.items():
+            if name not in Limits._fields:
+                self.problems.add(("limits", name), f"unknown key {name!r}", suggestion(name, Limits._fields))
+            elif type(value) is not int or not LIMIT_MIN <= value <= LIMIT_MAX:
+                message = f"{value!r} is not a whole number from {LIMIT_MIN:,} to {LIMIT_MAX:,}"
+                self.problems.add(("limits", name), message)
+        return limits
 
     def context(self, context: Any) -> Any:
         if not isinstance(context, dict):

@@ -18,7 +18,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from casework.errors import InvalidMachine
-from casework.statechart.expressions import FUNCTIONS
+from casework.statechart.operations import FUNCTIONS
 
 Element = ElementTree.Element
 _NAMESPACE = "http://www.w3.org/2005/07/scxml"

@@ -377,9 +377,8 @@ def test_results_over_64_kb_in_all_stay_in_the_children(casework_app: Maker) -> 
     assert [len(each["text"]) for each in app.get("p").context["out"]] == [30_000] * 2
 
 
-def test_the_children_of_a_join_are_not_listed_and_are_found_by_their_ids(casework_app: Maker) -> None:
+def test_the_children_of_a_join_are_found_by_their_ids(casework_app: Maker) -> None:
     app, kids = joined(casework_app, [1, 2], "all")
-    assert [each.id for each in app.list().items] == ["p"]
     assert [app.get(kid).context["n"] for kid in kids] == [1, 2]
 
 
@@ -486,7 +485,8 @@ def test_any_number_of_children_is_started_once_and_joined(children: int) -> Non
     assert len(kids) == children and done.status == "done"
     assert done.context["out"] == [{"n": n * 10} for n in range(children)]
     assert backend.units.base / children <= 10 and backend.units.index / children < 5
-    assert items_of(backend, "p") == [state_item(backend, "p")]
+    note = items_of(backend, "p", "f/")
+    assert items_of(backend, "p") == [state_item(backend, "p"), *note] and len(note) == 1
 
 
 @pytest.mark.slow

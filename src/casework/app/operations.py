@@ -145,7 +145,7 @@ def list_executions(
     Args:
         status: only those with this status.
         machine: only those of this machine.
-        parent: only those with this parent. Children that a join started are not listed.
+        parent: only the children of this execution, those of earlier stays included.
         limit: at most so many, 1 to 1000.
         cursor: ``next`` of the page before, with the same filters.
     """  # fmt: skip

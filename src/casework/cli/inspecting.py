@@ -79,13 +79,19 @@ def _waits(seen: Inspection) -> Iterator[str]:
         yield f"  message   {message.type}  sent {away(message.sent_at_us, seen.now_us)}{own}"
     for children in seen.children:
         counted = f"{children.done} of {children.needed} needed are done, {children.total} in all"
-        yield f"  children  {children.invoke}: {counted}"
-        for child in children.children[:10]:
-            yield f"            {child['id']}  {child['status']}"
+        yield f"  children  {children.invoke}: {counted}{'' if children.is_open else '; not waited for any more'}"
+        for child in _most_telling(children.children):
+            why = f": {child['error']}" if child.get("error") else ""
+            yield f"            {child['id']}  {child['status']}{why}"
             if child.get("parked"):
                 yield f"              parked  {child['parked']}"
         if len(children.children) > 10:
-            yield f"            ... {children.total - 10} more"
+            yield f"            ... {children.total - 10} more: casework list --parent {seen.execution.id}"
+
+
+def _most_telling(children: Sequence[dict[str, str]]) -> Sequence[dict[str, str]]:
+    """Ten of the children, those that failed first."""
+    return sorted(children, key=lambda child: child["status"] != "failed")[:10]
 
 
 def _types(events: Sequence[dict[str, Any]]) -> str:

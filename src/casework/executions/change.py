@@ -19,6 +19,7 @@ import msgspec
 
 from casework.errors import CaseworkError
 from casework.executions import joins
+from casework.executions.branches import Branch, branch_of
 from casework.executions.joins import ChildStart
 from casework.executions.mailbox import Mail, Message, dead_letter, mail_sort, put_message
 from casework.executions.publish import delivery_puts, entry
@@ -87,7 +88,7 @@ class Change:
     """
 
     __slots__ = (
-        "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "logs", "lost",
+        "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "left", "logs", "lost",
         "machine", "machine_hash", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "published",
         "recalls", "removed", "rewritten", "rt", "starts", "state", "status", "taken", "tasks", "timers",
     )  # fmt: skip
@@ -113,6 +114,8 @@ class Change:
         self.starts: list[ChildStart] = []
         self.fans: list[joins.Fan] = []
         self.recalls: list[joins.Recall] = []
+        self.left: list[Branch] = []
+        """Children that it waits for no longer."""
         self.later: list[chart.Event] = []
         self.logs: list[chart.Log] = []
         self.events: list[dict[str, Any]] = []
@@ -326,6 +329,7 @@ class Change:
         self.fans = [f for f in self.fans if f.invoke != invoke_id or f.stay != waiting.stay]
         if len(self.starts) + len(self.fans) < planned:
             return
+        self.left.append(branch_of(self.state, invoke_id, waiting, is_open=False))
         born_us = self.state.created_at_us
         recall = joins.Recall(self.state.id, invoke_id, waiting.stay, born_us, waiting.total, waiting.seen)
         ordinals = recall.ordinals()
@@ -430,7 +434,7 @@ class Change:
             last_sent_us=before.last_sent_us,
             created_at_us=before.created_at_us,
             updated_at_us=self.now_us,
-            listed=before.listed,
+            listed=before.listed or self.status == "failed",
             resume_status=before.resume_status,
         )
         if self.given:
@@ -477,6 +481,7 @@ class Change:
         if len(removed) <= REMOVED_MAX:
             with_it += removed
         with_it += [self._mark(event_id) for event_id in self.marks]
+        with_it += [branch.note(buckets) for branch in self.left]
         if self.rt.options.trace_max:  # every commit, so that a version without an entry shows a fault
             with_it += trace_writes(new, self.events, self.now_us, self.rt.options.trace_max)
         deliveries = self._deliveries(new)
@@ -524,7 +529,7 @@ class Change:
 
     def size(self) -> int:
         """Writes that must go with the state, so far."""
-        return len(self.consumed) + len(self.removed) + len(self.marks) + len(self.checked)
+        return len(self.consumed) + len(self.removed) + len(self.marks) + len(self.checked) + len(self.left)
 
     def _checks(self, taken: Sequence[AnyWrite]) -> list[AnyWrite]:
         if not self.checked:

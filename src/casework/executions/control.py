@@ -180,6 +180,7 @@ def _move_status(rt: Runtime, state: State, status: str, *, resume_status: str) 
         resume_status=resume_status,
         updated_at_us=moment.middle_us,
         parked="",
+        listed=True,
     )
     yield from write(Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged()))
     return new
@@ -249,7 +250,7 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
         moment = yield from now()
         new = msgspec.structs.replace(
             state, version=state.version + 1, machine=new_machine.name, machine_hash=new_machine.hash,
-            updated_at_us=moment.middle_us, parked="",
+            updated_at_us=moment.middle_us, parked="", listed=True,
         )  # fmt: skip
         if new.machine != state.machine:
             data.started_as = data.started_as or state.machine  # a repeated start knows it again

@@ -22,6 +22,9 @@ class Place(msgspec.Struct, array_like=True):
     inner: str | None
     names: list[str] = []
     """Partitions that the first page found, where they can become more."""
+    path: list[tuple[int, str, int]] = []
+    """Inside what stands at ``inner``: the child that comes next, and above it those that it descends from, each as the
+    stay, the id of its invocation, and its ordinal."""
 
 
 def read_place(cursor: str | None, filters: list[Any], limit: int) -> Place:

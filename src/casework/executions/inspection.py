@@ -7,19 +7,24 @@ from typing import Any
 import msgspec
 
 from casework.errors import CorruptItem, NoSuchExecution
+from casework.executions.branches import Branch, branches_of
 from casework.executions.deliver import Execution, check_id, view
-from casework.executions.joins import child_id
 from casework.executions.listing import DeadLetter, dead_letter_of
 from casework.executions.mailbox import DEAD_BEGIN, MAIL_BEGIN, message_of
 from casework.executions.runtime import Runtime
-from casework.executions.state import STATE, Invoke, decode_data, decode_timers, state_of
+from casework.executions.state import STATE, decode_data, decode_timers, state_of
 from casework.executions.task_items import TASK_BEGIN, task_of
+from casework.executions.telling import told
 from casework.kernel.items import Item
 from casework.kernel.programs import Program, get_many, now, query_all
 from casework.kernel.schema import EXECUTIONS
 
 CHILDREN_SHOWN = 100
-"""Of an invocation with more children, the first so many are read; their number is always exact."""
+"""Of an invocation with more children, the first so many are read, those that failed before the others; their number is
+always exact."""
+
+BRANCHES_SHOWN = 20
+"""Of an execution that went round, the last so many of its invocations of machines are shown."""
 
 
 class ShownTask(msgspec.Struct, kw_only=True):
@@ -64,9 +69,13 @@ class ShownChildren(msgspec.Struct, kw_only=True):
     machine: str
     total: int
     done: int
+    """How many reported that they are done while they were waited for."""
     needed: int
+    is_open: bool = True
+    """Whether the execution waits for them."""
     children: list[dict[str, str]]
-    """Id and status of the first of them."""
+    """Of the first of them: ``id`` and ``status``; ``error`` of one that failed, ``parked`` where a worker could not go
+    on with it."""
 
 
 class Inspection(msgspec.Struct, kw_only=True):
@@ -111,10 +120,9 @@ def inspect(rt: Runtime, id: str) -> Program[Inspection]:
         ShownTimer(name=timer.name, due_at_us=timer.due_us, event=timer.event_type, to=timer.to)
         for timer in decode_timers(state.timers)
     ]
-    for name, waiting in sorted(data.invokes.items()):
-        if not waiting.task:
-            children = yield from _children(found.execution, name, waiting)
-            found.children.append(children)
+    for branch in (yield from branches_of(rt, state))[-BRANCHES_SHOWN:]:
+        children = yield from _children(rt, branch)
+        found.children.append(children)
     return found
 
 
@@ -151,21 +159,28 @@ def _shown_task(item: Item, now_us: int) -> ShownTask:
     )  # fmt: skip
 
 
-def _shown_child(id: str, item: Item | None) -> dict[str, str]:
-    shown = {"id": id, "status": "not started yet" if item is None else str(item.get("status"))}
-    if item is not None and item.get("parked"):
-        shown["parked"] = str(item["parked"])
-    return shown
-
-
-def _children(execution: Execution, name: str, waiting: Invoke) -> Program[ShownChildren]:
-    ids = [
-        child_id(execution.id, name, waiting.stay, ordinal, execution.created_at_us)
-        for ordinal in range(min(waiting.total, CHILDREN_SHOWN))
-    ]
+def _children(rt: Runtime, branch: Branch) -> Program[ShownChildren]:
+    first = [ordinal for ordinal in branch.failed if ordinal >= CHILDREN_SHOWN]
+    ordinals = [*first, *range(min(branch.total, CHILDREN_SHOWN))][:CHILDREN_SHOWN]
+    ids = [branch.child(ordinal) for ordinal in ordinals]
     items = yield from get_many([EXECUTIONS.key(each, STATE) for each in ids])
-    children = [_shown_child(each, item) for each, item in zip(ids, items, strict=True)]
+    missing = "not started yet" if branch.is_open else "purged, or never started"
     return ShownChildren(
-        invoke=name, machine=waiting.machine, total=waiting.total, done=waiting.done, needed=waiting.need,
-        children=children,
+        invoke=branch.invoke, machine=branch.machine, total=branch.total, done=branch.done, needed=branch.needed,
+        is_open=branch.is_open,
+        children=[_shown_child(rt, each, item, missing) for each, item in zip(ids, items, strict=True)],
     )  # fmt: skip
+
+
+def _shown_child(rt: Runtime, id: str, item: Item | None, missing: str) -> dict[str, str]:
+    if item is None:
+        return {"id": id, "status": missing}
+    shown = {"id": id, "status": str(item.get("status"))}
+    if item.get("parked"):
+        shown["parked"] = str(item["parked"])
+    if item.get("status") == "failed":
+        try:
+            shown["error"] = told(view(rt, state_of(item)).error)
+        except CorruptItem as error:
+            shown["error"] = str(error)
+    return shown

@@ -29,6 +29,15 @@ MAX_INLINE_RESULTS_BYTES = 64 * 1024
 """Results of a join are handed to the chart while they are no larger in all; else they are read from the children."""
 
 
+FAILED_KEPT = 10
+"""Ordinals of so many children that failed are remembered with their invocation."""
+
+
+def id_digest(text: str) -> str:
+    """A short digest, where an id is only to be told from others."""
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
 def child_id(parent: str, invoke: str, stay: int, ordinal: int, born_us: int) -> str:
     """The id of a child, always the same for the same parent, stay and ordinal.
 
@@ -172,6 +181,8 @@ def count(waiting: Invoke, report: Mail) -> Verdict | None:
     seen |= bit
     waiting.seen = f"{seen:x}"
     body = report.data
+    if not body["ok"]:
+        waiting.failed = [*waiting.failed, report.ordinal][:FAILED_KEPT]
     if body["ok"]:
         waiting.done += 1
         _keep(waiting, report.ordinal, body["value"])

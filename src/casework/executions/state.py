@@ -78,6 +78,8 @@ class Invoke(msgspec.Struct, omit_defaults=True, gc=False):
     """Results by ordinal, while they fit ``MAX_INLINE_RESULTS_BYTES``."""
     bytes: int = 0
     """Size of ``results`` as JSON, ordinals included."""
+    failed: list[int] = []
+    """Ordinals of the first children that reported a failure."""
     inline: bool = True
     """False when the results outgrew the state; they are read from the children then."""
 
@@ -136,7 +138,7 @@ class State(msgspec.Struct, kw_only=True, gc=False):
     created_at_us: int = 0
     updated_at_us: int = 0
     listed: bool = True
-    """Whether it stands in the listing index; children of a join do not."""
+    """Whether it stands in the listing index; children do once they failed, or an operator moved them."""
     resume_status: str = ""
     """Of a suspended execution: the status to go back to. Of another one: it was resumed, and its messages and tasks
     are still to be put back into the index."""

@@ -149,6 +149,10 @@ class Unavailable(StoreError):
     """The store could not be reached or could not work; nothing was written."""
 
 
+class CodecFailed(Unavailable):
+    """The codec that was given to ``open`` could not encode; nothing was written. A worker tries it again later."""
+
+
 class OutcomeUnknown(StoreError):
     """The answer to a write was lost: it may have been applied or not, and nothing in the store tells which."""
 

@@ -134,6 +134,6 @@ def test_a_task_that_calls_sys_exit_fails_its_attempt_and_its_worker_goes_on(is_
     machine.task(name="leave")(leave_async if is_async else leave)
     with casework.open("memory:", machines=[machine]) as app, app.worker(poll_s=0.02):
         app.start("m", id="x")
-        assert app.wait("x", timeout_s=30).output == "the task called sys.exit(3)"
+        assert app.wait("x", timeout_s=30).output == "the function called sys.exit(3)"
         app.start("m", id="y")
         assert app.wait("y", timeout_s=30).status == "done"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -12,13 +11,13 @@ from casework.app.idempotency_store import AsyncIdempotencyStore
 from casework.app.methods import look_like
 from casework.app.stores import is_embedded, open_backend_async, store_url
 from casework.app.streams_aio import AsyncStreamStore
-from casework.app.sync import log, make_options, worker_options
+from casework.app.sync import make_options, worker_options
 from casework.app.transaction import AsyncTransaction
+from casework.app.workers import WorkerTask
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend
 from casework.errors import MissingTable, Misuse
 from casework.executions.runtime import Codec
-from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.programs import Program
 from casework.kernel.schema import TABLES
 from casework.statechart import Machine
@@ -127,36 +126,6 @@ class AsyncApp:
 
     async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         await self.close()
-
-
-class WorkerTask:
-    """A worker as a task of the running loop, for the length of an ``async with`` block."""
-
-    def __init__(self, app: AsyncApp, options: WorkerOptions) -> None:
-        self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
-        self._app = app
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Worker:
-        self._app.core.worker_error = None
-        self._task = asyncio.create_task(self._work(), name="casework-worker")
-        return self.worker
-
-    async def _work(self) -> None:
-        try:
-            await run_async(work(self.worker), self._app.backend, step_limit=None)
-        except Exception as error:
-            self._app.core.worker_error = error
-            log.critical("the worker ended: %s: %s", type(error).__name__, error, exc_info=error)
-            raise
-
-    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self.worker.stop.set()
-        try:
-            if self._task is not None:
-                await self._task
-        finally:
-            self._app.core.worker_error = None
 
 
 def open_app_async(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -16,13 +14,12 @@ from casework.app.methods import look_like
 from casework.app.stores import is_embedded, open_backend, store_url
 from casework.app.streams import StreamStore
 from casework.app.transaction import Transaction
+from casework.app.workers import WorkerThread
 from casework.backends.drive import run
-from casework.backends.drive_async import run_async
 from casework.backends.port import Backend
-from casework.backends.threaded import ThreadedBackend
 from casework.errors import MissingTable, Misuse
 from casework.executions.runtime import Codec, Options
-from casework.executions.worker import Worker, WorkerOptions, work
+from casework.executions.worker import WorkerOptions
 from casework.kernel.programs import Program
 from casework.kernel.schema import TABLES
 from casework.statechart import Machine
@@ -135,59 +132,6 @@ def worker_options(core: Core, options: dict[str, Any]) -> WorkerOptions:
 
 
 _LEAST = {"poll_s": 0.001, "concurrency": 1, "group": 1, "drain_s": 0, "lease_s": 0.1, "heartbeat_s": 0.05}
-
-
-class WorkerThread:
-    """A worker on a thread of its own, with an event loop of its own, for the length of a ``with`` block."""
-
-    def __init__(self, app: App, options: WorkerOptions) -> None:
-        self.worker = Worker(app.core.rt, options, app.core.bell, app.core.writer.log)
-        self._app = app
-        self._backend = app.backend
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def _carry(self) -> None:
-        try:
-            asyncio.run(self._work())
-        except BaseException as error:
-            self._error = self._app.core.worker_error = error
-            log.critical("the worker ended: %s: %s", type(error).__name__, error, exc_info=error)
-
-    async def _work(self) -> None:
-        threaded = ThreadedBackend(self._backend, pool_size=self.worker.options.concurrency + 4)
-        try:
-            await run_async(work(self.worker), threaded, handle=None, step_limit=None)
-        finally:
-            await threaded.close()
-
-    def run(self) -> None:
-        """Carry the worker in the calling thread until ``worker.stop`` is set, instead of in a ``with`` block.
-
-        ``worker.stop.set()`` may be called from a signal handler.
-        """
-        self._check_is_new()
-        asyncio.run(self._work())
-
-    def _check_is_new(self) -> None:
-        self._app.check_is_open()
-        if self._thread is not None or self.worker.stop.is_set:
-            raise Misuse("this worker was used already; ask the application for another: app.worker()")
-
-    def __enter__(self) -> Worker:
-        self._check_is_new()
-        self._app.core.worker_error = None
-        self._thread = threading.Thread(target=self._carry, name="casework-worker", daemon=True)
-        self._thread.start()
-        return self.worker
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self.worker.stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._app.core.worker_error = None
-        if self._error is not None and error is None:
-            raise self._error
 
 
 def open_app(

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from casework.backends.port import Backend
 from casework.errors import Misuse, StepLimit
+from casework.kernel.containment import guarded
 from casework.kernel.effects import (
     All,
     Call,
@@ -51,8 +52,18 @@ def run(program: Program[T], backend: Backend) -> T:
 
     Raises what the program raises; StepLimit when it does not end.
     """
+    return run_on(program, None, backend)
+
+
+def run_on(program: Program[T], effect: Effect | None, backend: Backend) -> T:
+    """As :func:`run`, for a program that has yielded ``effect`` already; None: it has not begun."""
     answer: Any = None
     error: BaseException | None = None
+    if effect is not None:
+        try:
+            answer = perform(effect, backend)
+        except BaseException as raised:
+            error = raised
     for _ in range(STEP_LIMIT):
         try:
             effect = program.send(answer) if error is None else program.throw(error)
@@ -115,7 +126,7 @@ def wait_for_flags(effect: Race, backend: Backend) -> None:
 
 def call_function(effect: Call) -> Any:
     """Run a user's function on this thread; Misuse when it is a coroutine function, which needs the async driver."""
-    result = effect.function(*effect.args, **effect.kwargs)
+    result = guarded(effect.function, *effect.args, **effect.kwargs)
     if inspect.iscoroutine(result):
         result.close()
         name = getattr(effect.function, "__qualname__", repr(effect.function))
@@ -171,11 +182,21 @@ def stop_program(program: Program[Any]) -> None:
         program.close()
 
 
-def run_many(programs: Sequence[Program[Any]], backend: Backend) -> list[Outcome[Any]]:
+HandOver = Callable[[int, Program[Any], Call], None]
+"""Takes over a program of a group, by its position, that waits for a function of the user's."""
+
+LEFT: Outcome[Any] = Outcome()
+"""Stands for the outcome of a program that left its group."""
+
+
+def run_many(
+    programs: Sequence[Program[Any]], backend: Backend, hand_over: HandOver | None = None
+) -> list[Outcome[Any]]:
     """Carry a group of programs in lockstep: the reads of all, then the writes of all in one go, then the rest.
 
     Programs that read are served before any that writes, so that a group's writes share one commit. A user's function
-    runs when no read or write is waiting: a slow one delays nobody's commit.
+    runs when no read or write is waiting: a slow one delays nobody's commit. With ``hand_over`` a program that calls
+    one leaves the group instead, and its outcome here is :data:`LEFT`.
 
     An interrupt (KeyboardInterrupt, SystemExit) is thrown into every program that has not ended; the group is driven
     on, so that each may still yield a release, and then the interrupt is raised.
@@ -187,6 +208,8 @@ def run_many(programs: Sequence[Program[Any]], backend: Backend) -> list[Outcome
         while True:
             for runner in moving:
                 runner.advance(backend)
+            if hand_over is not None:
+                _let_callers_leave(runners, moving, hand_over)
             waiting = [runner for runner in waiting if runner.outcome is None]
             if interrupt is None:
                 interrupt = _interrupt_of(moving)
@@ -211,6 +234,13 @@ def run_many(programs: Sequence[Program[Any]], backend: Backend) -> list[Outcome
     if interrupt is not None:
         raise interrupt
     return [runner.outcome for runner in runners]  # type: ignore[misc]
+
+
+def _let_callers_leave(runners: list[_Runner], moving: list[_Runner], hand_over: HandOver) -> None:
+    for runner in moving:
+        if type(runner.effect) is Call and runner.outcome is None:
+            runner.outcome = LEFT
+            hand_over(runners.index(runner), runner.program, runner.effect)
 
 
 def _interrupt_of(runners: Sequence[_Runner]) -> BaseException | None:

@@ -14,10 +14,12 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from casework.backends.drive import READS, STEP_LIMIT, WRITES, run_many, stop_program
+from casework.backends.drive import READS, STEP_LIMIT, WRITES, stop_program
+from casework.backends.groups import run_group
 from casework.backends.port import AsyncBackend
-from casework.backends.threaded import ThreadedBackend
+from casework.backends.user_calls import Calls
 from casework.errors import Misuse, StepLimit
+from casework.kernel.containment import guarded
 from casework.kernel.effects import (
     All,
     Call,
@@ -41,12 +43,14 @@ T = TypeVar("T")
 SHIELD_S = 30.0
 """A cancelled caller waits so long for the answer to a write that was already sent."""
 
-CONCURRENT_PROGRAMS = 64
-"""At most so many programs of one ``RunMany`` are under way at once on a backend without shared commits."""
-
 
 async def run_async(
-    program: Program[T], backend: AsyncBackend, *, handle: Handle | None = None, step_limit: int | None = STEP_LIMIT
+    program: Program[T],
+    backend: AsyncBackend,
+    *,
+    handle: Handle | None = None,
+    step_limit: int | None = STEP_LIMIT,
+    calls: Calls | None = None,
 ) -> T:
     """Carry ``program`` to its end on the running loop, and return what it returns.
 
@@ -57,6 +61,7 @@ async def run_async(
         backend: the store.
         handle: of a spawned program, so that it hears of its cancellation.
         step_limit: stop a program that takes more steps; None for shells, which go on until they are told to end.
+        calls: where functions of users run; None: beside the loop, or on it.
     """
     answer: Any = None
     error: BaseException | None = None
@@ -69,7 +74,7 @@ async def run_async(
                 return stop.value  # type: ignore[no-any-return]
             answer = error = None
             try:
-                answer = await perform_async(effect, backend, children)
+                answer = await perform_async(effect, backend, children, calls)
             except asyncio.CancelledError as raised:
                 error = Cancelled() if handle is not None and handle.cancel_requested else raised
             except BaseException as raised:
@@ -87,7 +92,9 @@ async def _cancel_all(tasks: set[asyncio.Task[Any]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def perform_async(effect: Effect, backend: AsyncBackend, children: set[asyncio.Task[Any]]) -> Any:
+async def perform_async(
+    effect: Effect, backend: AsyncBackend, children: set[asyncio.Task[Any]], calls: Calls | None = None
+) -> Any:
     """Carry out any effect, and return its answer."""
     kind = type(effect)
     if kind in READS:
@@ -103,15 +110,15 @@ async def perform_async(effect: Effect, backend: AsyncBackend, children: set[asy
     if isinstance(effect, Sleep):
         return await backend.sleep(effect.seconds)
     if isinstance(effect, Call):
-        return await _call(effect, backend)
+        return await _call(effect, backend, calls)
     if isinstance(effect, Signal):
         return effect.flag.set()
     if isinstance(effect, Spawn):
-        return _spawn(effect, backend, children)
+        return _spawn(effect, backend, children, calls)
     if isinstance(effect, Race):
         return await _race(effect, backend)
     if isinstance(effect, RunMany):
-        return await run_many_async(effect.programs, backend)
+        return await run_many_async(effect.programs, backend, calls)
     raise Misuse(f"{effect!r:.80} is not an effect")
 
 
@@ -129,20 +136,24 @@ async def shielded(sent: Awaitable[T]) -> T:
         raise
 
 
-async def _call(effect: Call, backend: AsyncBackend) -> Any:
+async def _call(effect: Call, backend: AsyncBackend, calls: Calls | None) -> Any:
+    if calls is not None:
+        return await calls.call(effect)
     if effect.may_block and not inspect.iscoroutinefunction(effect.function):
-        return await backend.in_thread(lambda: effect.function(*effect.args, **effect.kwargs))
+        return await backend.in_thread(lambda: guarded(effect.function, *effect.args, **effect.kwargs))
     result = effect.function(*effect.args, **effect.kwargs)
     return await result if inspect.isawaitable(result) else result
 
 
-def _spawn(effect: Spawn, backend: AsyncBackend, children: set[asyncio.Task[Any]]) -> Handle:
+def _spawn(effect: Spawn, backend: AsyncBackend, children: set[asyncio.Task[Any]], calls: Calls | None) -> Handle:
     handle = Handle(effect.name)
     loop = asyncio.get_running_loop()
 
     async def carry() -> None:
         try:
-            handle.outcome = Outcome(await run_async(effect.program, backend, handle=handle, step_limit=None))
+            handle.outcome = Outcome(
+                await run_async(effect.program, backend, handle=handle, step_limit=None, calls=calls)
+            )
         except BaseException as raised:
             handle.outcome = Outcome(error=raised)
             if not isinstance(raised, Exception | Cancelled | asyncio.CancelledError):
@@ -204,18 +215,12 @@ async def _wait_at_most(happened: asyncio.Event, seconds: float, backend: AsyncB
         waiter.cancel()
 
 
-async def run_many_async(programs: Sequence[Program[Any]], backend: AsyncBackend) -> list[Outcome[Any]]:
-    """Carry programs side by side: in lockstep on a backend with shared commits, else each by itself."""
-    if isinstance(backend, ThreadedBackend) and backend.shares_commits:
-        outcomes: list[Outcome[Any]] = await shielded(backend.in_thread(run_many, programs, backend.blocking))
-        return outcomes
-    places = asyncio.Semaphore(CONCURRENT_PROGRAMS)
+async def run_many_async(
+    programs: Sequence[Program[Any]], backend: AsyncBackend, calls: Calls | None = None
+) -> list[Outcome[Any]]:
+    """Carry programs side by side: in lockstep on a backend with shared commits, else each by itself.
 
-    async def carry(program: Program[Any]) -> Outcome[Any]:
-        async with places:
-            try:
-                return Outcome(await run_async(program, backend))
-            except Exception as raised:
-                return Outcome(error=raised)
-
-    return list(await asyncio.gather(*(carry(program) for program in programs)))
+    One whose function of the user's does not come back soon is answered with ``Unfinished``, where ``calls`` are
+    given: it goes on by itself, and the others do not wait for it.
+    """
+    return await run_group(programs, backend, calls, run_async, shielded)

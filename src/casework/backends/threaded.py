@@ -25,7 +25,7 @@ class ThreadedBackend:
 
     Args:
         blocking: the backend that does the work; it is closed by whoever made it, unless it is owned.
-        pool_size: threads for its calls and for the functions of users.
+        pool_size: threads for its calls. Functions of users have their own: a call of the store never waits for one.
         owns_blocking: close the blocking backend with this one.
     """
 
@@ -67,6 +67,10 @@ class ThreadedBackend:
     async def create_tables(self, tables: Sequence[Table]) -> None:
         """Make the tables that are missing."""
         await self.in_thread(self.blocking.create_tables, tables)
+
+    def for_another_loop(self) -> ThreadedBackend:
+        """The same store for a second event loop, with threads of its own."""
+        return ThreadedBackend(self.blocking)
 
     def shut_down(self) -> None:
         """Give back the pool's threads, without waiting for them."""

@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 
+UNRETURNED = 3
+"""A worker's: it has ended as it was asked to, and functions of the user's had not returned by then."""
+
 
 def command(function: Callable[P, T]) -> Callable[P, T]:
     """A command whose errors end the process with a line and a code; ``debug=True`` among its arguments shows more."""

@@ -8,18 +8,27 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from casework.cli.failures import INTERRUPTED, command, say
+from casework.cli.failures import INTERRUPTED, UNRETURNED, command, say
 from casework.cli.opening import Debug, Store, counted, find_machines, open_store
 from casework.errors import Contention, Misuse, OutcomeUnknown, Throttled, Unavailable
 
 if TYPE_CHECKING:
-    from casework.app.sync import App, WorkerThread
+    from casework.app.sync import App
+    from casework.app.workers import WorkerThread
+
+LAST_S = 5.0
+"""Threads that functions of the user's began have so long to end, once the worker has ended."""
+
+OVERDUE_S = 20.0
+"""So long after the time to drain the process ends, whatever holds it up: a store that hangs, for one."""
 
 
 @command
@@ -79,6 +88,37 @@ def worker(
         thread.run()
         steps, tasks = counted(thread.worker.advanced_n, "step"), counted(thread.worker.tasks_n, "task")
         say(f"worker {os.getpid()} ended: {steps}, {tasks}")
+        _leave_no_thread(thread)
+
+
+def _leave_no_thread(thread: WorkerThread) -> None:
+    """End the process although a function of the user's, or a thread that one began, never comes back."""
+    status = thread.worker.status()
+    if status.stuck or status.executions_held_up:
+        names = ", ".join(sorted({*status.stuck, *status.executions_held_up}))
+        say(f"worker {os.getpid()} is gone although these have not returned: {names}")
+        _go(UNRETURNED)
+    others = [each for each in threading.enumerate() if not each.daemon and each is not threading.current_thread()]
+    if others:
+        threading.Thread(target=_go_later, args=(others,), name="casework-last", daemon=True).start()
+
+
+def _go_later(others: list[threading.Thread]) -> None:
+    """What the user's functions began may end by itself; Python would wait for it for ever."""
+    deadline_s = time.monotonic() + LAST_S
+    for each in others:
+        each.join(max(0.0, deadline_s - time.monotonic()))
+    if any(each.is_alive() for each in others):
+        names = ", ".join(sorted(each.name for each in others if each.is_alive()))
+        say(f"worker {os.getpid()} is gone although these threads still run: {names}")
+        _go(UNRETURNED)
+
+
+def _go(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 @contextlib.contextmanager
@@ -110,6 +150,12 @@ def spare_the_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+def _go_when_overdue(drain_s: float) -> None:
+    time.sleep(drain_s + OVERDUE_S)
+    say(f"worker {os.getpid()} is gone although it could not end in order, {OVERDUE_S:g} s after the time to drain")
+    _go(UNRETURNED)
+
+
 def _stop_on_signals(stop: Callable[[], Any], drain_s: float) -> None:
     """Let SIGTERM and SIGINT end the worker gracefully; a second SIGINT ends the process at once."""
     asked: list[int] = []
@@ -119,6 +165,7 @@ def _stop_on_signals(stop: Callable[[], Any], drain_s: float) -> None:
             os._exit(INTERRUPTED)
         if not asked:
             os.write(2, f"casework: worker {os.getpid()} is leaving; running tasks have {drain_s:g} s\n".encode())
+            threading.Thread(target=_go_when_overdue, args=(drain_s,), name="casework-overdue", daemon=True).start()
         asked.append(number)
         stop()
 

@@ -36,10 +36,11 @@ from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, State, decode_data, encode_data, state_of
 from casework.executions.telling import told
 from casework.kernel.conditions import Condition, absent, equals, present
-from casework.kernel.effects import Instant, Now, Query, Transact, Write
+from casework.kernel.containment import is_interrupt
+from casework.kernel.effects import Call, Instant, Now, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
 from casework.kernel.limits import check_write
-from casework.kernel.programs import Program, call, lost_again, now, query, transact, write
+from casework.kernel.programs import Program, lost_again, now, query, transact, write
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction
 
@@ -139,9 +140,8 @@ def _advance_once(
         if machine is None:
             machine = yield from machine_of(rt, state)
         if has_functions(machine):
-            change = yield from call(
-                plan, rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next
-            )
+            arguments = (rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next)
+            change = yield Call(plan, arguments, what=f"an action or guard of machine {machine.name!r}")
         else:
             change = plan(rt, machine, state, messages, moment, batch_max, marked, unstorable, has_next)
     except Parked:
@@ -246,7 +246,9 @@ def _guarded(
         take(*args, **kwargs)
     except UnboundFunction as error:
         raise Parked(str(error)) from None
-    except Exception as error:  # noqa: BLE001 - whatever it is, it fails this execution only
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         change.poison(error, _told(event))
 
 

@@ -40,6 +40,7 @@ from casework.executions.task_items import task_key, task_put, task_sort
 from casework.executions.telling import told
 from casework.executions.trace import trace_writes
 from casework.kernel.conditions import absent, any_of, equals, present
+from casework.kernel.containment import in_words, text_of, type_of
 from casework.kernel.effects import Instant
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put
 from casework.kernel.schema import EXECUTIONS, FORMAT
@@ -404,11 +405,9 @@ class Change:
 
     def poison(self, error: BaseException, event: dict[str, Any]) -> None:
         """End as failed because ``event`` could not be processed; it, the error and the state before are kept."""
-        kind = type(error).__name__
-        message = (str(error) if isinstance(error, CaseworkError) else f"{kind}: {error}")[
-            : 200 if self.is_brief else 1000
-        ]
-        message = message.encode(errors="replace").decode()
+        kind = type_of(error)
+        most = 200 if self.is_brief else 1000
+        message = text_of(error, most) if isinstance(error, CaseworkError) else in_words(error, most)
         if self.is_brief or len(msgspec.json.encode(event)) > MAX_FAILURE_BYTES:
             self.lost = Mail(str(event["type"])[:200], event.get("data"), event.get("id", ""), event.get("source", ""))
             event = {"type": self.lost.type, "note": "see the dead letters; it is too large to be kept here"}

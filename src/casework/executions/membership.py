@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from casework.errors import ConditionFailed, StoreError
 from casework.kernel.conditions import absent, any_of, greater_than
+from casework.kernel.effects import Flag
 from casework.kernel.items import Put, Update
 from casework.kernel.programs import Program, now, query_all, sleep, token, write
 from casework.kernel.schema import FORMAT, REGISTRY
@@ -88,11 +89,16 @@ def beat(membership: Membership, heartbeat_s: float) -> Program[None]:
     ]
 
 
-def keep_membership(membership: Membership, heartbeat_s: float) -> Program[None]:
-    """Beat until it leaves; a store that does not answer is asked again at the next beat."""
+def keep_membership(membership: Membership, heartbeat_s: float, answered: Flag | None = None) -> Program[None]:
+    """Beat until it leaves; a store that does not answer is asked again at the next beat.
+
+    ``answered`` is set whenever the store took a beat.
+    """
     while not membership.is_leaving:
         try:
             yield from beat(membership, heartbeat_s)
+            if answered is not None:
+                answered.set()
         except ConditionFailed:
             return
         except Exception as error:  # noqa: BLE001 - a worker that is silent is taken for dead while it works

@@ -14,7 +14,18 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import CorruptItem, ItemTooLarge, LeaseLost, StoreError, TaskFailed
+from casework.errors import (
+    CodecFailed,
+    Contention,
+    CorruptItem,
+    ItemTooLarge,
+    LeaseLost,
+    OutcomeUnknown,
+    StoreError,
+    TaskFailed,
+    Throttled,
+    Unavailable,
+)
 from casework.executions.runtime import Parked, Runtime
 from casework.executions.state import STATE
 from casework.executions.task_items import Task, public_token
@@ -29,6 +40,7 @@ from casework.executions.tasks import (
     renew_task,
     task_input,
 )
+from casework.kernel.containment import in_words, text_of, type_of
 from casework.kernel.effects import Flag, Outcome
 from casework.kernel.programs import Program, call_blocking, get, now, race, spawn
 from casework.kernel.schema import EXECUTIONS
@@ -37,6 +49,9 @@ from casework.statechart import checked_copy
 log = logging.getLogger("casework.worker")
 
 MAX_DETAILS_BYTES = 100_000
+
+MAX_PAUSE_S = 5.0
+"""A store that is down is asked so often, at least, whether it takes what came of a task."""
 
 
 class Later:
@@ -116,12 +131,14 @@ class TaskRunner:
         ring: asks for a look at an execution.
         alarm: asks for a look at a time, in microseconds since the epoch.
         perform: the program that does the task's work; None: :func:`call_function`.
+        answered: set when the store answers, and waited for where it did not.
     """
 
     def __init__(
         self, rt: Runtime, task: Task, ring: Callable[[str], None], alarm: Callable[[int], None] = lambda due_us: None,
-        perform: Perform | None = None,
+        perform: Perform | None = None, answered: Flag | None = None,
     ) -> None:  # fmt: skip
+        self.answered = answered or Flag()
         self.perform = perform or call_function
         self.rt = rt
         self.task = task
@@ -145,7 +162,7 @@ def call_function(runner: TaskRunner) -> Program[Any]:
     """The program that calls a task's function with its input. Raises Parked, CorruptItem before it begins."""
     function = find_function(runner.rt, runner.task)
     kwargs = keyword_arguments(runner.rt, runner.task)
-    return call_blocking(contained(function), runner.context, **kwargs)
+    return call_blocking(function, runner.context, **kwargs)
 
 
 def run_task(runner: TaskRunner) -> Program[None]:
@@ -164,31 +181,31 @@ def run_task(runner: TaskRunner) -> Program[None]:
     failure = yield from _watch(runner, handle)
     if failure is not None:
         handle.cancel()
-        yield from _settle_failure(runner, failure)
-        return
-    if handle.outcome is not None:
-        yield from settle_outcome(runner, handle.outcome)
+        yield from _insist(runner, lambda: _settle_failure(runner, failure))
+    elif handle.outcome is not None:
+        outcome = handle.outcome
+        yield from _insist(runner, lambda: settle_outcome(runner, outcome))
 
 
-def contained(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with ``SystemExit`` as a failed attempt: a task that calls ``sys.exit`` must not end its worker."""
-    if inspect.iscoroutinefunction(function):
+def _insist(runner: TaskRunner, settle: Callable[[], Program[None]]) -> Program[None]:
+    """Store what came of a task, again and again while the store is down: the function's work is not thrown away.
 
-        async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return await function(*args, **kwargs)
-            except SystemExit as left:
-                raise RuntimeError(f"the task called sys.exit({left.code!r})") from left
-
-        return coroutine
-
-    def plain(*args: Any, **kwargs: Any) -> Any:
+    The claim may run out meanwhile. It still stands as long as nobody else has taken it, and settling finds out.
+    """
+    pause_s = 0.1
+    while True:
         try:
-            return function(*args, **kwargs)
-        except SystemExit as left:
-            raise RuntimeError(f"the task called sys.exit({left.code!r})") from left
-
-    return plain
+            yield from settle()
+            return
+        except CodecFailed:
+            raise  # for this result it may never be better; the lease runs out, and others are told
+        except (Unavailable, Throttled, Contention, OutcomeUnknown) as error:
+            if runner.give_back.is_set:
+                raise
+            log.warning("task %r: what came of it is not stored yet: %s", runner.task.key, in_words(error))
+        runner.answered.clear()
+        yield from race(runner.answered, runner.give_back, timeout_s=pause_s)
+        pause_s = min(MAX_PAUSE_S, 2 * pause_s)
 
 
 def settle_outcome(runner: TaskRunner, outcome: Outcome[Any]) -> Program[None]:
@@ -213,32 +230,62 @@ def keyword_arguments(rt: Runtime, task: Task) -> Mapping[str, Any]:
 def _watch(runner: TaskRunner, handle: Any) -> Program[str | None]:
     """Renew the lease until the function ends (None), or say why it must not go on."""
     task, context = runner.task, runner.context
-    started = yield from now()
-    beat_us = started.middle_us
-    beats = 0
-    pause_s = task.lease_us / 3e6
-    limits = [limit / 1e6 for limit in (task.options.timeout_us, task.options.heartbeat_us) if limit]
+    moment = yield from now()
+    watch = _Watch(task, moment.middle_us)
     while True:
-        yield from race(handle, runner.give_back, timeout_s=min([pause_s, *limits]))
+        yield from race(handle, runner.give_back, timeout_s=watch.seconds_left(moment.middle_us))
         if handle.done:
             return None
         if runner.give_back.is_set:
             return "leaving"
         moment = yield from now()
-        if context.beats != beats:
-            beats, beat_us = context.beats, moment.middle_us
-        if task.options.timeout_us and moment.middle_us - started.middle_us >= task.options.timeout_us:
-            return "timeout"
-        if task.options.heartbeat_us and moment.middle_us - beat_us >= task.options.heartbeat_us:
-            return "heartbeat"
+        why = watch.overdue(moment.middle_us, context.beats)
+        if why:
+            return why
+        if moment.middle_us < watch.renew_us:
+            continue
         try:
             kept = yield from renew_task(task, details=context.details, rt=runner.rt)
+            watch.renew_us = moment.middle_us + task.lease_us // 3
+            runner.answered.set()
         except StoreError as error:
-            log.warning("task %r: lease not renewed: %s", task.key, error)
+            log.warning("task %r: lease not renewed: %s", task.key, in_words(error))
             kept = moment.earliest_us < task.lease_until_us
+            watch.renew_us = moment.middle_us + min(task.lease_us // 10, 1_000_000)
         if not kept:
             context.is_lost = True
             return "lost"
+
+
+class _Watch:
+    """When a running task is to be looked at next. What it may take does not depend on the lease, nor the other way."""
+
+    __slots__ = ("_beat_us", "_beats", "_options", "_started_us", "renew_us")
+
+    def __init__(self, task: Task, now_us: int) -> None:
+        self._options = task.options
+        self._started_us = self._beat_us = now_us
+        self._beats = 0
+        self.renew_us = now_us + task.lease_us // 3
+
+    def seconds_left(self, now_us: int) -> float:
+        """Until the next look."""
+        looks = [self.renew_us]
+        if self._options.timeout_us:
+            looks.append(self._started_us + self._options.timeout_us)
+        if self._options.heartbeat_us:
+            looks.append(self._beat_us + self._options.heartbeat_us)
+        return max(0.0, (min(looks) - now_us) / 1e6)
+
+    def overdue(self, now_us: int, beats: int) -> str:
+        """Which of its bounds has passed; empty: none."""
+        if beats != self._beats:
+            self._beats, self._beat_us = beats, now_us
+        if self._options.timeout_us and now_us - self._started_us >= self._options.timeout_us:
+            return "timeout"
+        if self._options.heartbeat_us and now_us - self._beat_us >= self._options.heartbeat_us:
+            return "heartbeat"
+        return ""
 
 
 def _settle_failure(runner: TaskRunner, why: str) -> Program[None]:
@@ -257,8 +304,7 @@ def _settle_failure(runner: TaskRunner, why: str) -> Program[None]:
 
 def _settle_error(runner: TaskRunner, error: BaseException) -> Program[bool]:
     rt, task = runner.rt, runner.task
-    message = str(error)[:4000].encode(errors="replace").decode()
-    body = {"message": message, "type": type(error).__name__}
+    body = {"message": text_of(error), "type": type_of(error)}
     is_final = isinstance(error, TaskFailed) and not error.retry
     if isinstance(error, TypeError) and not _fits(runner):
         if (yield from _is_of_another_version(rt, task)):
@@ -266,7 +312,7 @@ def _settle_error(runner: TaskRunner, error: BaseException) -> Program[bool]:
             yield from park_task(task, f"{reason}; the execution runs another version of the machine")
             return True
         is_final = True
-        body["message"] = f"task {task.src!r} cannot take its input: {error}"
+        body["message"] = f"task {task.src!r} cannot take its input: {text_of(error)}"
     if is_final:
         return (yield from fail_task(rt, task, body))
     return (yield from _attempt_failed(runner, body))
@@ -293,7 +339,11 @@ def _fits(runner: TaskRunner) -> bool:
     except Parked:
         return True  # it is not the function that was called
     try:
-        inspect.signature(function).bind(runner.context, **keyword_arguments(runner.rt, runner.task))
+        signature = inspect.signature(function)
+    except Exception:  # noqa: BLE001 - any callable may have any signature, or none
+        return True
+    try:
+        signature.bind(runner.context, **keyword_arguments(runner.rt, runner.task))
     except TypeError:
         return False
     return True

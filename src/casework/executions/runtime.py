@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from casework.errors import CorruptItem, InvalidMachine, Misuse, UnknownMachine
+from casework.errors import CodecFailed, CorruptItem, InvalidMachine, Misuse, UnknownMachine
 from casework.executions.state import State
+from casework.kernel.containment import guarded, in_words
 from casework.kernel.items import Put
 from casework.kernel.programs import Program, get, write
 from casework.kernel.retry import RetryPolicy
@@ -125,12 +126,20 @@ class Runtime:
         return self._born_us
 
     def encode(self, text: str) -> str:
-        """What to store for a text of the user's."""
-        return text if self.codec is None else self.codec.encode(text)
+        """What to store for a text of the user's. CodecFailed when the codec raises: it may be able to, later."""
+        if self.codec is None:
+            return text
+        try:
+            encoded = guarded(self.codec.encode, text)
+        except Exception as error:
+            raise CodecFailed(f"the codec cannot encode: {in_words(error)} - nothing was written") from error
+        if type(encoded) is not str:
+            raise CodecFailed(f"the codec's encode() returned {type(encoded).__name__}, not text; nothing was written")
+        return encoded
 
     def encode_value(self, value: Any) -> Any:
         """What to store for a value of the user's inside a JSON text that is not encoded as a whole."""
-        return value if self.codec is None else self.codec.encode(msgspec.json.encode(value).decode())
+        return value if self.codec is None else self.encode(msgspec.json.encode(value).decode())
 
     def decode_value(self, value: Any) -> Any:
         """The value that was given to ``encode_value``."""
@@ -141,9 +150,12 @@ class Runtime:
         if self.codec is None:
             return text
         try:
-            return self.codec.decode(text)
+            decoded = guarded(self.codec.decode, text)
         except Exception as error:
-            raise CorruptItem(f"the codec cannot decode a stored text: {error!r}") from error
+            raise CorruptItem(f"the codec cannot decode a stored text: {in_words(error)}") from error
+        if type(decoded) is not str:
+            raise CorruptItem(f"the codec's decode() returned {type(decoded).__name__}, not text")
+        return decoded
 
 
 NO_MACHINE = Machine.from_dict({"id": "none", "initial": "none", "states": {"none": {}}})

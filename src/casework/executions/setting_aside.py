@@ -44,10 +44,15 @@ def finish_resume(rt: Runtime, state: State) -> Program[State]:
 
     Raises ConditionFailed when somebody else moved the state. The note stands then, for who comes next.
     """
-    place = {"pending": f"work/{bucket_of(state.id, rt.options.buckets)}"}
+    bucket = bucket_of(state.id, rt.options.buckets)
+
+    def put_back(item: Item) -> Update:
+        kind = "task" if str(item["sort"]).startswith(TASK_BEGIN) else "work"
+        return Update(EXECUTIONS.key_of(item), {"pending": f"{kind}/{bucket}"}, when=present())
+
     # Every item, whether it seems to be in the index or not: one that is being set aside at this moment may still
     # show its entry, and a write of it conflicts with that.
-    yield from _change_all(state, lambda item: Update(EXECUTIONS.key_of(item), place, when=present()))
+    yield from _change_all(state, put_back)
     moment = yield from now()
     new = msgspec.structs.replace(state, version=state.version + 1, resume_status="", updated_at_us=moment.middle_us)
     yield from write(Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged()))

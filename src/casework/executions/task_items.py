@@ -1,7 +1,9 @@
 """The item of a task, at ``w/<stay>/<name>`` in its execution's partition.
 
-It stands in the ``pending`` index from the start: at first due now, while it is claimed due when its lease ends, after
-a failed attempt due when its pause is over. So a crashed worker's task is found again without any sweep of its own.
+It stands in the ``pending`` index from the start, in a partition of its own kind: tasks need room in a worker, and
+those that find none must not stand before what needs no room. At first it is due now, while it is claimed due when its
+lease ends, after a failed attempt due when its pause is over. So a crashed worker's task is found again without any
+sweep of its own.
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ def task_put(
         "input": rt.encode(msgspec.json.encode(effect.input).decode()),
         "key": task_key(state, effect.stay, effect.invoke_id, redrives),
         "created_at_us": now_us,
-        "pending": f"work/{bucket_of(state.id, rt.options.buckets)}",
+        "pending": f"task/{bucket_of(state.id, rt.options.buckets)}",
         "rank_us": now_us,
     }
     if is_open:

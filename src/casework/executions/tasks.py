@@ -9,6 +9,7 @@ same for all attempts.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,7 +19,6 @@ from casework.errors import (
     Contention,
     CorruptItem,
     ItemTooLarge,
-    NotJson,
     OutcomeUnknown,
     TaskNotClaimed,
     Throttled,
@@ -28,11 +28,12 @@ from casework.executions.runtime import RACES, Runtime
 from casework.executions.task_items import DEFAULT_LEASE_S, Task, read_public_token, task_of
 from casework.executions.telling import told
 from casework.kernel.conditions import Condition, absent, all_of, equals, less_than, present
+from casework.kernel.containment import guarded, text_of, type_of
 from casework.kernel.effects import Instant
 from casework.kernel.items import AnyWrite, Delete, Item, Key, Update
 from casework.kernel.programs import Program, get, get_many, lost_again, now, token, transact, write
 from casework.kernel.schema import EXECUTIONS
-from casework.statechart import check_json
+from casework.statechart import check_json, checked_copy
 from casework.statechart import snapshot as chart
 
 log = logging.getLogger("casework.worker")
@@ -46,10 +47,18 @@ EXTERNAL_LEASE_S = 30 * 86_400.0
 """A task that is to be completed from outside waits so long when its definition gives no timeout."""
 
 
-def claim_task(rt: Runtime, place: Key, *, lease_s: float = DEFAULT_LEASE_S) -> Program[Task | None]:
+def claim_task(
+    rt: Runtime, place: Key, *, lease_s: float = DEFAULT_LEASE_S, takes: Callable[[Task], bool] = lambda task: True
+) -> Program[Task | None]:
     """Claim the task at ``place`` if it is due; None when it is not there, not due, or somebody else was first.
 
     One that cannot be read is put off.
+
+    Args:
+        rt: machines and options.
+        place: where the task is.
+        lease_s: how long the claim holds unless it is renewed.
+        takes: whether there is room to run it here; one that it refuses is left to others.
     """
     item = yield from get(place)
     if item is None or "pending" not in item:
@@ -66,6 +75,8 @@ def claim_task(rt: Runtime, place: Key, *, lease_s: float = DEFAULT_LEASE_S) -> 
         return None
     if task.attempt >= task.options.retry.max_attempts:
         yield from _end_crashed(rt, task)
+        return None
+    if not takes(task):
         return None
     fresh = yield from token()
     lease_us = int(lease_s * 1e6)
@@ -165,13 +176,13 @@ def finish_task(rt: Runtime, task: Task, result: Any) -> Program[bool]:
     A result that is not JSON, or too large, becomes a final error event: repeating would not make it fit.
     """
     try:
-        check_json(result, "result")
-        size = len(msgspec.json.encode(result))
-        if size > MAX_RESULT_BYTES:
-            message = f"the task's result has {size:,} bytes, the limit is {MAX_RESULT_BYTES:,}; return a reference"
-            return (yield from fail_task(rt, task, {"message": message, "type": "ItemTooLarge"}))
-    except NotJson as error:
-        return (yield from fail_task(rt, task, {"message": str(error), "type": "NotJson"}))
+        result = guarded(checked_copy, result, "result")
+    except Exception as error:  # noqa: BLE001 - a value of the user's may do anything when it is read
+        return (yield from fail_task(rt, task, {"message": text_of(error), "type": type_of(error)}))
+    size = len(msgspec.json.encode(result))
+    if size > MAX_RESULT_BYTES:
+        message = f"the task's result has {size:,} bytes, the limit is {MAX_RESULT_BYTES:,}; return a reference"
+        return (yield from fail_task(rt, task, {"message": message, "type": "ItemTooLarge"}))
     ended = yield from _end_task(rt, task, chart.done_invoke(task.name, task.stay, result))
     return ended is not False
 

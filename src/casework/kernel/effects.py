@@ -131,6 +131,8 @@ class Call(Effect, frozen=True, gc=True):
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
     may_block: bool = False
+    what: str = ""
+    """What is called, for logs; empty: the function's name."""
 
 
 # --- for shells ----------------------------------------------------------------------------------------------------
@@ -153,6 +155,17 @@ class Outcome(msgspec.Struct, Generic[T]):
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value]
+
+
+class Unfinished(Exception):
+    """Stands for the outcome of a program that still waits for a function of the user's: it goes on by itself.
+
+    ``handle`` is done when it has ended.
+    """
+
+    def __init__(self, name: str, handle: Handle) -> None:
+        self.name, self.handle = name, handle
+        super().__init__(f"{name} has not returned")
 
 
 class Spawn(Effect, frozen=True, gc=True):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from casework.errors import InvalidMachine, NotJson
+from casework.kernel.containment import is_interrupt, text_of, type_of
 from casework.statechart.budget import EFFECT, Meter, OverBudget
 from casework.statechart.durations import delay_us
 from casework.statechart.expressions import Template, compile_template, has_expression
@@ -55,19 +56,19 @@ class Registries:
         self.guards: dict[str, Callable[..., Any]] = {}
 
 
-def raise_error(run: Run, error: Exception, where: str, once: bool = False) -> None:
+def raise_error(run: Run, error: BaseException, where: str, once: bool = False) -> None:
     """Put ``error.execution`` into the internal queue; with ``once``, unless the same was put there in this step.
 
-    When the budget of the step is spent, the chart gets it a second time, to handle that error.
+    Whatever a function raises belongs to the chart, ``SystemExit`` too. Only a real Ctrl-C is raised again. When the
+    budget of the step is spent, the chart gets it a second time, to handle that error.
     """
+    if is_interrupt(error):
+        raise error
     if isinstance(error, OverBudget):
         if not run.exhausted:
             run.work = run.size = 0
         run.exhausted += 1
-    message = str(error)
-    if isinstance(error, KeyError) and error.args:
-        message = f"there is no key {error.args[0]!r}"
-    data = {"message": message[:1000], "type": type(error).__name__, "where": where}
+    data = {"message": text_of(error, 1000), "type": type_of(error), "where": where}
     if not once or all(event.data != data for event in run.queue):
         run.queue.append(Event("error.execution", data))
 
@@ -88,7 +89,7 @@ def compile_block(actions: list[dict[str, Any]], where: str, registries: Registr
                 only(run)
             except UnboundFunction:
                 raise
-            except Exception as error:  # noqa: BLE001 - it belongs to the chart
+            except BaseException as error:  # noqa: BLE001 - it belongs to the chart
                 raise_error(run, error, where)
 
         return Block(single, asks, weight)
@@ -99,7 +100,7 @@ def compile_block(actions: list[dict[str, Any]], where: str, registries: Registr
                 op(run)
         except UnboundFunction:
             raise
-        except Exception as error:  # noqa: BLE001 - it belongs to the chart
+        except BaseException as error:  # noqa: BLE001 - it belongs to the chart
             raise_error(run, error, where)
 
     return Block(block, asks, weight)
@@ -130,7 +131,7 @@ def compile_guard(guard: dict[str, Any] | None, where: str, registries: Registri
             return bool(test(run))
         except UnboundFunction:
             raise
-        except Exception as error:  # noqa: BLE001 - it belongs to the chart
+        except BaseException as error:  # noqa: BLE001 - it belongs to the chart
             # Once a macrostep: an eventless guard is asked again after every internal event, its own error included.
             raise_error(run, error, where, once=True)
             return False

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from casework.errors import NotJson
+from casework.kernel.containment import shown
 from casework.statechart.budget import ELEMENT, KEY, Meter, text_size
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
@@ -146,8 +147,5 @@ def _checked_text(value: str, meter: Meter | None) -> str:
 
 
 def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - any class may have any repr
-        text = "a value"
+    text = shown(value, 81)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -328,7 +328,7 @@ def _reach_final(state: StateNode, parallels: list[StateNode]) -> Callable[[Run]
         if output is not None:
             try:
                 data = evaluate(run, output, where)
-            except Exception as error:  # noqa: BLE001 - it belongs to the chart
+            except BaseException as error:  # noqa: BLE001 - it belongs to the chart
                 raise_error(run, error, where)
         if parent.parent is not None:
             run.queue.append(Event(names[0], data))
@@ -358,7 +358,7 @@ def begin_stay(state: StateNode) -> Op:
                 assert timer.template is not None
                 try:
                     wait_us = delay_us(evaluate(run, timer.template, where))
-                except Exception as error:  # noqa: BLE001 - it belongs to the chart
+                except BaseException as error:  # noqa: BLE001 - it belongs to the chart
                     raise_error(run, error, where)
                     continue
             delays.append((timer.name, wait_us))

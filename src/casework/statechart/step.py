@@ -284,7 +284,7 @@ def _give_output(run: Run, configuration: Configuration, position: int) -> None:
         run.active = names_of(configuration.active)
         try:
             run.output = evaluate(run, root.output, "output of the machine")
-        except Exception as error:  # noqa: BLE001 - it belongs to the chart
+        except BaseException as error:  # noqa: BLE001 - it belongs to the chart
             raise_error(run, error, "output of the machine")
     errors = [event for event in run.queue[position:] if _is_error(event.type)]
     if errors and not run.machine.tables.ignores_errors:
@@ -320,7 +320,7 @@ def _start_pending(run: Run, configuration: Configuration) -> None:
                 _invoke(run, state, stay, invoke)
             except InvalidMachine:
                 raise
-            except Exception as error:  # noqa: BLE001 - it belongs to the chart
+            except BaseException as error:  # noqa: BLE001 - it belongs to the chart
                 raise_error(run, error, where)
 
 

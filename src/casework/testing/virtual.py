@@ -27,7 +27,7 @@ from casework.executions.tasks import claim_task
 from casework.kernel.effects import Outcome
 from casework.kernel.items import Item, Key
 from casework.kernel.programs import Program, query
-from casework.kernel.schema import EXECUTIONS
+from casework.kernel.schema import EXECUTIONS, INDEX_KINDS
 from casework.statechart import Machine
 from casework.statechart.durations import delay_us
 
@@ -148,7 +148,7 @@ class VirtualApp(App):
     # --- work -------------------------------------------------------------------------------------------------------
 
     def _partitions(self) -> list[str]:
-        return [f"{kind}/{b}" for kind in ("timer", "work") for b in range(self.core.rt.options.buckets)]
+        return [f"{kind}/{b}" for kind in INDEX_KINDS for b in range(self.core.rt.options.buckets)]
 
     def _due(self) -> list[Item]:
         now_us = self.clock.now().earliest_us

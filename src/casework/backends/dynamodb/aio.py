@@ -196,6 +196,18 @@ class AsyncDynamoDBBackend:
         """Everything that is missing or different, permissions included; empty when all is well."""
         return await self.carry(verify_steps(self._planner.prefix, tables, self.token()))
 
+    def for_another_loop(self) -> AsyncDynamoDBBackend | None:
+        """The same store for a second event loop, with a client of its own; None where it was given a client."""
+        if self._given is not None:
+            return None
+        other = AsyncDynamoDBBackend(
+            prefix=self._planner.prefix, endpoint_url=self._endpoint_url, region_name=self._region_name,
+            policy=self._planner.policy, concurrency=self._concurrency, clock=self.clock, settings=self._settings,
+            config=self._config,
+        )  # fmt: skip
+        other.meter = self.meter
+        return other
+
     async def close(self) -> None:
         """Give back the threads and the client, if it is its own; harmless when done twice."""
         self._closed, self._client = True, None

@@ -18,7 +18,7 @@ from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.effects import Effect
 from casework.kernel.items import Item, Key, Table
 from casework.kernel.programs import Program, now, query, sleep
-from casework.kernel.schema import EXECUTIONS, TABLES
+from casework.kernel.schema import EXECUTIONS, INDEX_KINDS, TABLES
 from casework.simulation.carrier import Process
 from casework.simulation.faults import HARSH, ROUGH
 from casework.simulation.runner import Scenario
@@ -97,8 +97,8 @@ class ExecutionScenario(Scenario):
         """One look at the index; how much was done."""
         did = 0
         moment = yield from now()
-        for kind in ("timer", "work"):
-            until_us = moment.latest_us if kind == "work" else moment.earliest_us
+        for kind in INDEX_KINDS:
+            until_us = moment.earliest_us if kind == "timer" else moment.latest_us
             page = yield from query(EXECUTIONS, f"{kind}/0", index="pending", high=until_us, limit=10)
             for id in dict.fromkeys(str(item["id"]) for item in page.items if not str(item["sort"]).startswith("w/")):
                 done = yield from advance(rt, id)

@@ -24,7 +24,7 @@ from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.effects import Effect, Flag, Handle, Outcome
 from casework.kernel.items import Key
 from casework.kernel.programs import Program, call_blocking, now, query, race, sleep, spawn
-from casework.kernel.schema import EXECUTIONS, TABLES
+from casework.kernel.schema import EXECUTIONS, INDEX_KINDS, TABLES
 from casework.simulation.carrier import Process
 from casework.simulation.faults import Faults
 from casework.simulation.guesses import Guesses
@@ -246,7 +246,7 @@ class UsersCharts(Scenario):
         did = 0
         next_us: int | None = None
         seen: set[str] = set()
-        for kind in ("timer", "work"):
+        for kind in INDEX_KINDS:
             moment = yield from now()
             page = yield from query(EXECUTIONS, f"{kind}/0", index="pending", limit=20)
             for item in page.items:

@@ -69,10 +69,9 @@ def test_text_that_no_store_takes_is_made_storable() -> None:
 
 
 def test_a_function_that_raises_keyboard_interrupt_is_no_ctrl_c() -> None:
-    try:
+    with pytest.raises(KeyboardInterrupt) as caught:
         raise KeyboardInterrupt
-    except KeyboardInterrupt as error:
-        assert not is_interrupt(error)
+    assert not is_interrupt(caught.value)
 
 
 def test_a_real_ctrl_c_ends_what_it_meets() -> None:

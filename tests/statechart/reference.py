@@ -57,7 +57,9 @@ class Reference:
     def in_final(self, path: str) -> bool:
         if self.kind(path) == "compound":
             return any(self.kind(child) == "final" and child in self.active for child in self.children(path))
-        return self.kind(path) == "parallel" and all(self.in_final(child) for child in self.children(path))
+        if self.kind(path) == "parallel":
+            return all(self.in_final(child) for child in self.children(path))
+        return self.kind(path) == "final" and path in self.active
 
     @property
     def configuration(self) -> list[str]:
@@ -232,11 +234,13 @@ class Reference:
 
     def _final(self, path: str) -> None:
         parent = self.parents[path]
-        if parent == ROOT:
-            self.is_running = False
-            return
-        self.queue.append(f"done.state.{parent}")
-        ancestor = self.parents.get(parent)
+        ancestor: str | None = parent
+        if self.kind(parent) == "compound":
+            if parent == ROOT:
+                self.is_running = False
+                return
+            self.queue.append(f"done.state.{parent}")
+            ancestor = self.parents.get(parent)
         while ancestor is not None and self.kind(ancestor) == "parallel" and self.in_final(ancestor):
             if ancestor == ROOT:
                 self.is_running = False
@@ -259,7 +263,7 @@ class Reference:
             enabled = self.select(event)
             if enabled:
                 self.microstep(enabled)
-                self._macrostep()
+            self._macrostep()
 
     def _macrostep(self) -> None:
         for _ in range(self.limit):

@@ -48,11 +48,11 @@ def machines(draw: Any) -> dict[str, Any]:
             node["states"] = {key: state(f"{path}.{key}", depth + 1) for key in keys}
             if kind == "compound":
                 node["initial"] = draw(st.sampled_from(keys))
-                if draw(st.booleans()):
-                    node["states"]["end"] = {"type": "final"}
-                    paths.append(f"{path}.end")
             else:
                 node["type"] = "parallel"
+            if draw(st.booleans()):  # a final state may be a region, too
+                node["states"]["end"] = {"type": "final"}
+                paths.append(f"{path}.end")
             if draw(st.integers(0, 3)) == 0:
                 node["states"]["h"] = {"type": "history", "history": draw(st.sampled_from(["shallow", "deep"]))}
                 paths.append(f"{path}.h")

@@ -123,7 +123,9 @@ states:
         ("pay", "payment", False),
         ("pay.ok", "pay", False),
         ("*", "anything.at.all", True),
-        ("one two", "two", True),
+        ("one two", "one two", True),
+        ("one two", "two", False),
+        ("one two", "one", False),
         ("error", "error.execution", True),
     ],
 )
@@ -441,3 +443,29 @@ states:
     assert chart.send("leave").send("back").states == ["a.x"]
     assert chart.send("go").send("leave").send("back").states == ["a.y"]
     assert chart.send("go").send("leave").send("back").states == ["a.x"]
+
+
+def test_an_eventless_transition_is_asked_again_after_an_event_that_nothing_takes() -> None:
+    chart = Chart("""
+id: m
+initial: a
+states:
+  a:
+    on: {known: {}}
+    always: {target: b, guard: {expr: "event.type == 'go' and event.n > 1"}}
+  b: {}
+""")
+    assert not chart.send("other").last.taken
+    assert not chart.send("go", {"n": 1}).last.taken
+    assert chart.send("go", {"n": 2}).last.taken and chart.states == ["b"]
+
+
+def test_an_error_of_a_guard_that_is_asked_after_such_an_event_fails_the_chart() -> None:
+    chart = Chart("""
+id: m
+initial: a
+states:
+  a: {always: {target: b, guard: {expr: "event.type == 'go' and event.n > 1"}}}
+  b: {}
+""")
+    assert chart.send("go").snapshot.status == "failed"

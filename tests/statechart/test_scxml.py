@@ -28,7 +28,7 @@ def test_names_of_data_are_read_from_the_context_even_when_a_function_has_the_sa
     assert step(machine, start(machine, None, 0).snapshot, Event("go"), 0).snapshot.configuration == ["b"]
 
 
-def test_simple_ecmascript_conditions_are_read() -> None:
+def test_an_ecmascript_condition_is_read() -> None:
     machine = scxml(
         """<datamodel><data id="x" expr="1"/></datamodel><state id="a">
         <transition event="go" cond="!In('b') &amp;&amp; x === 1 || false" target="b"/></state><state id="b"/>""",
@@ -65,6 +65,32 @@ def test_a_file_is_recognised_by_its_suffix(tmp_path: Path) -> None:
         ("", "<scxml>: has no states"),
         ("<datamodel><data id='x' src='file'/></datamodel><state id='a'/>", "data from a file"),
         ("<state id='a'><transition cond='_sessionid' target='a'/></state>", "_sessionid is not supported"),
+        (
+            "<parallel id='p'>\n<state id='a'/>\n<final id='f'/></parallel>",
+            "m.scxml:3: <final f>: cannot be a child of",
+        ),
+        ("<parallel id='p'><initial/><state id='a'/></parallel>", "<initial>: is not supported in <parallel>"),
+        ("<state id='a' initial='b'/>", "<state a>: has an initial state, and no states"),
+        (
+            "<state id='a'><initial><transition target='a'/></initial></state>",
+            "<state a>: has an initial state, and no",
+        ),
+        (
+            "<state id='a' initial='b'><initial><transition target='b'/></initial><state id='b'/></state>",
+            "<state a>: has an attribute initial and an <initial>",
+        ),
+        (
+            "<state id='a'><initial><transition event='e' target='b'/></initial><state id='b'/></state>",
+            "in <initial> has",
+        ),
+        ("<state id='a'><state id='b'/><history id='h'><transition cond='x'/></history></state>", "in <history> has"),
+        ("<final id='a'><transition event='e'/></final>", "<transition e>: is not supported in <final>"),
+        ("<state id='a'><donedata/></state>", "<donedata>: is not supported in <state>"),
+        ("<history id='a'/><state id='b'/>", "<history a>: is not supported in <scxml>"),
+        ("<state id='a'><onentry><log expr='_event'/></onentry></state>", "<log>: _event is not supported in expr"),
+        ("<state id='a'><onentry><send event='e' eventexpr='x'/></onentry></state>", "which exclude each other"),
+        ("<state id='a'><onentry><assign location='x'><b/></assign></onentry></state>", "XML inside it (<b>)"),
+        ("<a/>", "<a>: is not supported in <scxml>"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(body: str, message: str) -> None:
@@ -77,3 +103,22 @@ def test_what_is_not_supported_is_refused_by_name(body: str, message: str) -> No
 def test_what_is_not_scxml_is_refused(text: str) -> None:
     with pytest.raises(InvalidMachine):
         Machine.from_scxml(text)
+
+
+def test_a_datamodel_that_is_not_known_is_refused() -> None:
+    with pytest.raises(InvalidMachine, match=r"m\.scxml:1: <scxml>: the datamodel 'xpath' is not supported"):
+        scxml("<state id='a'/>", HEAD.replace("python", "xpath"))
+
+
+def test_blanks_inside_a_text_of_an_expression_stay() -> None:
+    machine = scxml("<datamodel><data id='x' expr='\"a  b\"'/></datamodel><state id='a'/>")
+    assert start(machine, None, 0).snapshot.context == {"x": "a  b"}
+
+
+def test_the_word_doctype_may_stand_in_a_comment_or_a_text() -> None:
+    assert scxml("<!-- no <!DOCTYPE here --><state id='a'/>").name == "m"
+
+
+def test_elements_deeper_than_the_limit_are_refused_with_their_line() -> None:
+    with pytest.raises(InvalidMachine, match=r"m\.scxml:1: more than 200 elements inside each other"):
+        scxml("<state>" * 300 + "</state>" * 300)

@@ -14,9 +14,10 @@ from casework.errors import InvalidMachine, NotJson
 from casework.kernel.containment import is_interrupt, text_of, type_of
 from casework.statechart.budget import EFFECT, Meter, OverBudget
 from casework.statechart.durations import delay_us
-from casework.statechart.expressions import Template, compile_template, has_expression
+from casework.statechart.ecmascript_values import UNDEFINED, truth
+from casework.statechart.expressions import Template, compile_template, has_expression, is_expression
 from casework.statechart.jsonable import INT_MAX, INT_MIN, checked_copy, copy_json
-from casework.statechart.nodes import Block, Guard, Run
+from casework.statechart.nodes import Block, Guard, Op, Run
 from casework.statechart.operations import text
 from casework.statechart.snapshot import CancelSend, Event, Log, Send
 
@@ -122,7 +123,8 @@ def compile_guard(guard: dict[str, Any] | None, where: str, registries: Registri
         return Test(None, False, 0)
     if "expr" in guard:
         template = compile_template(guard)
-        test, asks, weight = template.evaluate, template.asks_active, template.weight
+        evaluate, asks, weight = template.evaluate, template.asks_active, template.weight
+        test = (lambda run: truth(evaluate(run))) if "ecmascript" in guard else evaluate
     else:
         test, asks, weight = _caller(guard, registries.guards, "guard")
 
@@ -214,6 +216,8 @@ def _assign(params: dict[str, Any]) -> Block:
     if len(params) == 1 and "expr" not in params:
         key = next(iter(params))
         evaluate_one = compile_template(params[key]).evaluate
+        if is_expression(params[key]) and "ecmascript" in params[key]:
+            return Block(_assign_ecmascript(key, evaluate_one), template.asks_active, template.weight)
 
         def assign_one(run: Run) -> None:
             value = evaluate_one(run)
@@ -250,6 +254,20 @@ def _assign(params: dict[str, Any]) -> Block:
 
         return Block(assign_mapping, template.asks_active, template.weight)
     return Block(assign, template.asks_active, template.weight)
+
+
+def _assign_ecmascript(key: str, evaluate_one: Callable[..., Any]) -> Op:
+    """What is undefined is not in the context, as it would not be in JSON."""
+
+    def assign(run: Run) -> None:
+        value = evaluate_one(run)
+        run.charge(len(run.context))
+        context = {name: each for name, each in run.context.items() if value is not UNDEFINED or name != key}
+        if value is not UNDEFINED:
+            context[key] = _checked(run, value, key)
+        run.context = context
+
+    return assign
 
 
 def _if(params: dict[str, Any], where: str, registries: Registries) -> Block:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from casework.statechart import operations
 from casework.statechart.budget import ELEMENT, KEY
+from casework.statechart.ecmascript import EcmascriptError, translate
+from casework.statechart.ecmascript_values import OPERATORS
 from casework.statechart.operations import FUNCTIONS, MATERIALISED
 from casework.statechart.suggestions import suggestion
 
@@ -71,6 +73,7 @@ _GLOBALS = {
     "_result_of": _result_of,
     **{f"_{name}": compare for name, compare in operations.COMPARISONS.items()},
     **{f"_f_{name}": function for name, function in FUNCTIONS.items()},
+    **OPERATORS,
 }
 
 _PLAIN = (
@@ -338,6 +341,8 @@ def _tree(value: Any, rebuild: _Rebuild) -> ast.expr:
 
 def _parsed(value: dict[str, Any], rebuild: _Rebuild) -> ast.expr:
     text = value["expr"]
+    if "ecmascript" in value:
+        return _ecmascript(value, rebuild)
     if len(value) != 1 or not isinstance(text, str):
         raise ExpressionError('an expression is {expr: "..."} with text, and no other key beside it')
     if len(text) > MAX_LENGTH:
@@ -352,6 +357,27 @@ def _parsed(value: dict[str, Any], rebuild: _Rebuild) -> ast.expr:
             raise
         raise ExpressionError("the expression is nested too deeply (use a named Python function)") from None
     return built
+
+
+def _of_ecmascript(name: str) -> ast.expr:
+    return _of_run(name) if name else _name("_run")
+
+
+def _ecmascript(value: dict[str, Any], rebuild: _Rebuild) -> ast.expr:
+    """An expression that an SCXML document brought: ``{expr: text, ecmascript: [names of data]}``."""
+    text, declared = value["expr"], value["ecmascript"]
+    if len(value) != 2 or not isinstance(text, str) or not isinstance(declared, list):
+        raise ExpressionError('an expression of ECMAScript is {expr: "...", ecmascript: [names of data]}')
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"longer than {MAX_LENGTH} characters (use a named Python function)")
+    try:
+        found = translate(text, declared, rebuild.names - {"context", "event"}, _of_ecmascript)
+    except EcmascriptError as error:
+        raise ExpressionError(f"{text!r}: {error}") from None
+    except RecursionError:
+        raise ExpressionError(f"{text!r} is nested too deeply") from None
+    rebuild.asks_active = rebuild.asks_active or found.asks_active
+    return found.tree
 
 
 def _name(name: str) -> ast.Name:

@@ -7,7 +7,7 @@ state is entered) the recorded history, so it is kept and reused wherever histor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from casework.statechart.actions import evaluate, raise_error
@@ -298,28 +298,37 @@ def _set_active(names: frozenset[str]) -> Op:
 
 
 def _done_with(state: StateNode, active: set[StateNode]) -> list[StateNode]:
-    """The parallel ancestors that are done as well once ``state`` is active, the innermost first; perhaps the root."""
+    """The parallel ancestors that are done as well once ``state`` is active, the innermost first; perhaps the root.
+
+    A final state may be a region itself (XState), and is done from the start; its parent is done when all regions are.
+    """
     done = []
     parent = state.parent
     assert parent is not None
-    ancestor = parent.parent
-    while ancestor is not None and ancestor.kind == "parallel" and _is_done(ancestor, active):
+    ancestor = parent if parent.kind == "parallel" else parent.parent
+    while ancestor is not None and ancestor.kind == "parallel" and is_done(ancestor, active):
         done.append(ancestor)
         ancestor = ancestor.parent
     return done
 
 
-def _is_done(state: StateNode, active: set[StateNode]) -> bool:
+def is_done(state: StateNode, active: Collection[StateNode]) -> bool:
+    """Whether a state, with these states active, has come to its end."""
     if state.kind == "compound":
         return any(child.kind == "final" and child in active for child in state.children)
-    return state.kind == "parallel" and all(_is_done(child, active) for child in state.children)
+    if state.kind == "parallel":
+        return all(is_done(child, active) for child in state.children)
+    return state.kind == "final" and state in active
 
 
 def _reach_final(state: StateNode, parallels: list[StateNode]) -> Callable[[Run], None]:
     parent = state.parent
     assert parent is not None
-    names = [parent.done_name] + [each.done_name for each in parallels if each.parent is not None]
-    ends = parent.parent is None or any(each.parent is None for each in parallels)
+    completed = parallels if parent.kind == "parallel" else [parent, *parallels]
+    names = [each.done_name for each in completed if each.parent is not None]
+    ends = any(each.parent is None for each in completed)
+    is_inside = parent.kind == "compound" and parent.parent is not None
+    """The parent's own done event carries the output; those of parallel states carry none."""
     output = state.output
     where = f"output of {state.path}"
 
@@ -330,14 +339,12 @@ def _reach_final(state: StateNode, parallels: list[StateNode]) -> Callable[[Run]
                 data = evaluate(run, output, where)
             except BaseException as error:  # noqa: BLE001 - it belongs to the chart
                 raise_error(run, error, where)
-        if parent.parent is not None:
-            run.queue.append(Event(names[0], data))
-            for name in names[1:]:
-                run.queue.append(Event(name, None))
+        for index, name in enumerate(names):
+            run.queue.append(Event(name, data if is_inside and index == 0 else None))
         if ends:
             run.has_ended = True
-            if parent.parent is None:
-                run.output = data if output is not None else None
+            if parent.kind == "compound" and parent.parent is None:
+                run.output = data
 
     return op
 

@@ -15,8 +15,9 @@ from casework.errors import InvalidMachine, Misuse, NotJson, StepLimit
 from casework.statechart.actions import evaluate, raise_error
 from casework.statechart.budget import OverBudget
 from casework.statechart.configuration import Candidates, Configuration, configuration_of, names_of, select
+from casework.statechart.ecmascript_values import UNDEFINED
 from casework.statechart.jsonable import checked_copy
-from casework.statechart.moves import Move, begin_stay, exit_ops, fixed_move, initial_move, move_for
+from casework.statechart.moves import Move, begin_stay, exit_ops, fixed_move, initial_move, is_done, move_for
 from casework.statechart.nodes import Invoke, Run, StateNode
 from casework.statechart.snapshot import (
     ArmTimer,
@@ -101,7 +102,10 @@ def step(machine: Machine, snapshot: Snapshot, event: Event, now_us: int) -> Ste
         if event.invoke and kind.startswith("error."):
             _fail(run, configuration, event)
             return Step(_snapshot(run, configuration), run.effects, True)
-        return Step(snapshot, [], False)
+        if configuration.always is not None:  # its guards may read the event, although nothing takes it (appendix D)
+            enabled = select(run, configuration, configuration.always.groups)
+        if not enabled:
+            return _settled(run, configuration) if run.queue else Step(snapshot, [], False)
     return _settled(run, _microstep(run, configuration, enabled))
 
 
@@ -117,18 +121,11 @@ def rearm(machine: Machine, snapshot: Snapshot, now_us: int) -> Step:
     for state in configuration.active:
         if state.has_stay:
             begin_stay(state)(run)
-    if _is_final(machine.tables.root, configuration.names):
+    if is_done(machine.tables.root, configuration.nodes):
         run.has_ended = True
         _give_output(run, configuration, 0)
         return Step(_snapshot(run, configuration), run.effects, True)
     return _settled(run, configuration)
-
-
-def _is_final(state: StateNode, active: frozenset[str]) -> bool:
-    """Whether a state, with these states active, has come to its end."""
-    if state.kind == "parallel":
-        return all(_is_final(region, active) for region in state.children)
-    return any(child.kind == "final" and child.path in active for child in state.children)
 
 
 def active_names(machine: Machine, snapshot: Snapshot) -> frozenset[str]:
@@ -353,7 +350,10 @@ def _first_context(machine: Machine, input: Any) -> dict[str, Any]:
     first = Event("init")
     run = Run(machine, {}, first, first.data, 0, {}, 0, {})
     try:
-        context = checked_copy(template.evaluate(run, given), "context", run)
+        context = template.evaluate(run, given)
+        if isinstance(context, dict):  # a document's data without a value (ECMAScript) are not in the context
+            context = {name: value for name, value in context.items() if value is not UNDEFINED}
+        context = checked_copy(context, "context", run)
     except NotJson:
         raise
     except Exception as error:

@@ -151,6 +151,8 @@ class _Normaliser:
             node["states"] = self._states(raw["states"], at, path)
             if node["states"] and all(child["kind"] == "history" for child in node["states"]):
                 self.problems.add((*at, "states"), "there are history states only", "add the states that they restore")
+            if kind == "parallel":
+                self._final_regions(raw["states"], (*at, "states"))
         self._initial(raw, at, node)
         return node
 
@@ -238,6 +240,13 @@ class _Normaliser:
                 self.problems.add(where, f"{key!r} cannot name a state", "no dot, no leading '#', no blank around it")
             result.append(self.state(value, where, f"{path}.{key}" if path else key, key))
         return result
+
+    def _final_regions(self, raw: Any, at: Path) -> None:
+        """A region that is final itself is done from the start; the done event of its parent carries no output."""
+        for key, value in raw.items() if isinstance(raw, dict) else ():
+            if isinstance(value, dict) and value.get("type") == "final" and "output" in value:
+                fix = "nobody sees it; compute it in 'output' of the machine, or in a final state inside the region"
+                self.problems.add((*at, key, "output"), "a region that is final has no output", fix)
 
     def _initial(self, raw: dict[str, Any], at: Path, node: dict[str, Any]) -> None:
         initial = raw.get("initial")

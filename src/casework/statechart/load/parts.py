@@ -7,6 +7,7 @@ from typing import Any
 
 from casework.statechart.durations import HOW_TO, delay_us
 from casework.statechart.expressions import find_problem, is_expression
+from casework.statechart.load.naming import event_problem
 from casework.statechart.load.source import Path, Problems
 from casework.statechart.suggestions import suggestion
 
@@ -25,7 +26,6 @@ BUILT_INS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "foreach": (("items", "item", "actions"), ("index",)),
     "block": (("actions",), ()),
 }
-_DESCRIPTOR = re.compile(r"\*|[^\s.*]+(\.[^\s.*]+)*(\.\*)?")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.-]*(@[\w.-]+)?")
 
 
@@ -47,30 +47,29 @@ class Parts:
         result: list[dict[str, Any]] = []
         if isinstance(raw, dict):
             for name, value in raw.items():
-                descriptors = self._descriptors(name, (*at, name))
-                result += [{"event": descriptors, **each} for each in self.transitions(value, (*at, name))]
+                self._descriptor(name, (*at, name))
+                result += [{"event": [name], **each} for each in self.transitions(value, (*at, name))]
         elif isinstance(raw, list):
             for index, each in enumerate(raw):
                 where = (*at, index)
-                if isinstance(each, dict) and isinstance(each.get("event"), str):
+                names = each.get("event") if isinstance(each, dict) else None
+                names = [names] if isinstance(names, str) else names
+                if names and isinstance(names, list) and all(isinstance(name, str) for name in names):
                     rest = {key: value for key, value in each.items() if key != "event"}
-                    descriptors = self._descriptors(each["event"], (*where, "event"))
-                    result.append({"event": descriptors, **self._transition(rest, where)})
+                    for name in names:
+                        self._descriptor(name, (*where, "event"))
+                    result.append({"event": names, **self._transition(rest, where)})
                 else:
                     self.problems.add(where, "a transition in a list has an event", "{event: Paid, target: paid}")
         else:
             self.problems.add(at, "'on' is a mapping from event to transition")
         return result
 
-    def _descriptors(self, text: str, at: Path) -> list[str]:
-        descriptors = text.split()
-        for descriptor in descriptors or [text]:
-            if not _DESCRIPTOR.fullmatch(descriptor):
-                fix = "such as PaymentReceived, payment.received, payment.* or *"
-                self.problems.add(at, f"{descriptor!r} is not an event", fix)
-            elif descriptor.startswith("after:"):
-                self.problems.add(at, "events that begin with 'after:' are timers", "use 'after'")
-        return descriptors
+    def _descriptor(self, text: str, at: Path) -> None:
+        """One event, whatever stands in its name; only SCXML's attribute holds several."""
+        problem = event_problem(text)
+        if problem:
+            self.problems.add(at, f"{text!r:.120} {problem[0]}", problem[1])
 
     def transitions(self, raw: Any, at: Path) -> list[dict[str, Any]]:
         """One transition, or a list of candidates."""

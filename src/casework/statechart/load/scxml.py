@@ -1,27 +1,43 @@
-"""Import of SCXML documents: states, transitions, history, executable content, with Python-like expressions.
+"""Import of SCXML documents: states, transitions, history, executable content.
 
-The document becomes the authoring format, so everything behind it is shared. Expressions are the subset of
-``expressions``; names of data are read from the context, ``_event`` is the event. As the recommendation says, an error
-event that nothing handles is ignored, and reading or assigning data that was not declared raises ``error.execution``.
+The document becomes the authoring format, so everything behind it is shared. Expressions are those of
+``scxml_expressions``; names of data are read from the context, ``_event`` is the event. As the recommendation says, an
+error event that nothing handles is ignored, and reading or assigning data that was not declared raises
+``error.execution``. What the recommendation forbids is refused: see ``_CHILDREN``.
 Data of the document can be given as the input of the machine. A document invoked inline becomes a machine of its own.
 Scripts, late binding, autoforward, finalize and other I/O processors are refused by name.
 """
 
 from __future__ import annotations
 
-import ast
-import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from casework.errors import InvalidMachine
-from casework.statechart.operations import FUNCTIONS
+from casework.statechart.load.elements import NAMESPACE, Lines, own, parse_xml
+from casework.statechart.load.elements import tag_of as _tag
+from casework.statechart.load.scxml_expressions import expression, first_value, literal, location, mapping
 
-Element = ElementTree.Element
-_NAMESPACE = "http://www.w3.org/2005/07/scxml"
+_CONTENT = ("raise", "if", "foreach", "log", "assign", "send", "cancel", "script")
+_CHILDREN: dict[str, tuple[str, ...]] = {
+    "scxml": ("state", "parallel", "final", "datamodel", "script", "transition", "initial"),
+    "state": ("onentry", "onexit", "transition", "initial", "state", "parallel", "final", "history", "datamodel",
+              "invoke"),
+    "parallel": ("onentry", "onexit", "transition", "state", "parallel", "history", "datamodel", "invoke"),
+    "final": ("onentry", "onexit", "donedata"), "history": ("transition",), "initial": ("transition",),
+    "onentry": _CONTENT, "onexit": _CONTENT, "transition": _CONTENT, "foreach": _CONTENT,
+    "if": (*_CONTENT, "elseif", "else"), "elseif": (), "else": (), "raise": (), "log": (), "cancel": (), "data": (),
+    "param": (), "assign": (), "datamodel": ("data",), "donedata": ("content", "param"), "send": ("content", "param"),
+    "invoke": ("param", "finalize", "content"), "content": ("scxml",),
+}  # fmt: skip
+"""Which elements the recommendation permits inside which (section 3 to 6)."""
+_EITHER = (
+    ("event", "eventexpr"), ("target", "targetexpr"), ("type", "typeexpr"), ("id", "idlocation"),
+    ("delay", "delayexpr"), ("src", "srcexpr"), ("sendid", "sendidexpr"), ("src", "expr"),
+)  # fmt: skip
+"""Attributes of which an element has one at most."""
 _STATES = ("state", "parallel", "final", "history")
 _INVOKED = (None, "scxml", "http://www.w3.org/TR/scxml", "http://www.w3.org/TR/scxml/")
 _PROCESSORS = (None, "scxml", "http://www.w3.org/TR/scxml/#SCXMLEventProcessor")
@@ -32,37 +48,19 @@ def parse(text: str, source: str = "machine") -> list[dict[str, Any]]:
 
     Raises InvalidMachine with everything that is not supported.
     """
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise InvalidMachine([f"{source}: a document type is not supported (remove <!DOCTYPE ...>)"])
-    try:
-        root = ElementTree.fromstring(text.lstrip("\ufeff \r\n\t"))
-    except (ElementTree.ParseError, ValueError) as error:
-        raise InvalidMachine([f"{source}: not XML: {error}"]) from None
+    root, lines = parse_xml(text, source)
     if _tag(root) != "scxml":
-        raise InvalidMachine([f"{source}: the root is <{_tag(root)}>, not <scxml>"])
-    reader = _Reader(source)
+        raise InvalidMachine([f"{source}:{lines[root]}: the root is <{_tag(root)}>, not <scxml>"])
+    reader = _Reader(source, lines)
     found = reader.machine(root, root.get("name") or PurePath(source).stem)
     if reader.problems:
         raise InvalidMachine(reader.problems)
     return found
 
 
-def _own(element: Element) -> Iterator[Element]:
-    """All elements below, those of documents within not among them."""
-    for child in element:
-        if _tag(child) != "scxml":
-            yield child
-            yield from _own(child)
-
-
-def _tag(element: Element) -> str:
-    tag = str(element.tag)
-    return tag.removeprefix(f"{{{_NAMESPACE}}}")
-
-
 class _Reader:
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, source: str, lines: Lines) -> None:
+        self.source, self.lines = source, lines
         self.problems: list[str] = []
         self.name = ""
         self.is_ecmascript = False
@@ -74,7 +72,23 @@ class _Reader:
     def refuse(self, element: Element, message: str) -> None:
         """Record a problem at an element."""
         name = element.get("id") or element.get("event") or element.get("target") or ""
-        self.problems.append(f"{self.source}: <{_tag(element)}{' ' + name if name else ''}>: {message}")
+        line = self.lines.get(element)
+        where = f"{self.source}:{f'{line}:' if line else ''}"
+        self.problems.append(f"{where} <{_tag(element)}{' ' + name if name else ''}>: {message}")
+
+    def _check(self, element: Element) -> None:
+        """Refuse what the recommendation does not permit in this place."""
+        tag = _tag(element)
+        for one, other in _EITHER:
+            if element.get(one) is not None and element.get(other) is not None:
+                self.refuse(element, f"has {one!r} and {other!r}, which exclude each other")
+        for child in element:
+            inside = _tag(child)
+            if tag == "parallel" and inside == "final":
+                fix = "a region of <parallel> is a <state>; put the <final> into one"
+                self.refuse(child, f"cannot be a child of <parallel> ({fix})")
+            elif tag in _CHILDREN and inside not in _CHILDREN[tag] and "}" not in inside:
+                self.refuse(child, f"is not supported in <{tag}>")
 
     # --- states
 
@@ -82,24 +96,35 @@ class _Reader:
         """The machine of one document, and those of the documents within it."""
         self.name = name
         self.is_ecmascript = root.get("datamodel") == "ecmascript"
+        if root.get("datamodel") not in (None, "ecmascript", "python", "null"):
+            known = "ecmascript, python, or none"
+            self.refuse(root, f"the datamodel {root.get('datamodel')!r} is not supported (use {known})")
+        for element in (root, *own(root)):
+            self._check(element)
         result: dict[str, Any] = {"id": self.name, "ignore_errors": True, "context": {}}
-        self.data = [each.get("id", "") for each in _own(root) if _tag(each) == "data"]
-        for element in _own(root):
+        self.data = [each.get("id", "") for each in own(root) if _tag(each) == "data"]
+        for element in own(root):
             if _tag(element) == "data":
+                if not element.get("id", "").isidentifier():
+                    self.refuse(element, f"the id {element.get('id')!r} is not a name")
+                if element.get("src"):
+                    self.refuse(element, "data from a file is not supported (write it into the document)")
+                if self.data.count(element.get("id", "")) > 1:
+                    self.refuse(element, "the id is taken by another <data>")
                 is_global = any(element in list(child) for child in root)
-                result["context"][element.get("id", "")] = self._data(element, is_global)
+                result["context"][element.get("id", "")] = first_value(self, element, is_global)
         for child in root:
             if _tag(child) == "transition":
                 self._transition(child, result, is_compound=True)
-            elif _tag(child) not in (*_STATES, "datamodel"):
-                self.refuse(child, "is not supported here")
+            elif _tag(child) == "script":
+                self.refuse(child, "is not supported (use <assign>, or a named function)")
         if root.get("binding") == "late":
             self.refuse(root, "late binding is not supported (data gets its value at the start)")
         result["states"] = self._states(root)
         result["initial"] = self._initial(root)
         found = [result]
         for inline, inner in self.inline:
-            reader = _Reader(self.source)
+            reader = _Reader(self.source, self.lines)
             found += reader.machine(inline, inner)
             self.problems += reader.problems
         return found
@@ -143,19 +168,22 @@ class _Reader:
                 result.setdefault("invoke", []).append(self._invoke(child))
             elif tag == "donedata":
                 result["output"] = self._payload(child)
-            elif tag not in (*_STATES, "onentry", "onexit", "initial", "datamodel"):
-                self.refuse(child, "is not supported")
+        if not states and (element.get("initial") or any(_tag(child) == "initial" for child in element)):
+            self.refuse(element, "has an initial state, and no states")
         return result
 
     def _initial(self, element: Element) -> dict[str, Any]:
         for child in element:
             if _tag(child) == "initial":
-                transition = child.find(f"{{{_NAMESPACE}}}transition")
+                transition = child.find(f"{{{NAMESPACE}}}transition")
                 if transition is None:
                     transition = child.find("transition")
                 if transition is None:
                     self.refuse(child, "has no transition")
                     break
+                self._plain(transition, child)
+                if element.get("initial"):
+                    self.refuse(element, "has an attribute initial and an <initial>, which exclude each other")
                 return {"target": _targets(transition.get("target", "")), "actions": self.content(transition)}
         named = element.get("initial")
         if named:
@@ -170,11 +198,19 @@ class _Reader:
         result["history"] = element.get("type", "shallow")
         for child in element:
             if _tag(child) == "transition":
+                self._plain(child, element)
                 result["target"] = _targets(child.get("target", ""))
                 actions = self.content(child)
                 if actions:
                     result["actions"] = actions
         return result
+
+    def _plain(self, transition: Element, parent: Element) -> None:
+        """That of ``<initial>`` and ``<history>`` has a target, and no event or condition (SCXML 3.6, 3.10)."""
+        if transition.get("event") or transition.get("cond") or not transition.get("target"):
+            self.refuse(transition, f"in <{_tag(parent)}> has a target, and neither event nor cond")
+        if sum(_tag(child) == "transition" for child in parent) > 1:
+            self.refuse(parent, "has more than one transition")
 
     def _transition(self, element: Element, state: dict[str, Any], is_compound: bool) -> None:
         result: dict[str, Any] = {}
@@ -192,7 +228,7 @@ class _Reader:
         if event:
             # A descriptor may end in a dot or dot star, which mean the same (SCXML 3.12.1).
             words = [word if word == "*" else word.removesuffix("*").removesuffix(".") for word in event.split()]
-            state.setdefault("on", []).append({"event": " ".join(words), **result})
+            state.setdefault("on", []).append({"event": words, **result})
         else:
             state.setdefault("always", []).append(result)
 
@@ -215,7 +251,7 @@ class _Reader:
                 self.inline.append((inline[0], machine))
             elif tag == "param":
                 payload.append(child)
-            else:
+            elif tag in _CHILDREN["invoke"]:
                 self.refuse(child, "is not supported in <invoke>")
         if not machine:
             self.refuse(element, "has neither src nor a document inside")
@@ -237,24 +273,26 @@ class _Reader:
                 params["value"] = self.expression(element, "expr")
             yield {"type": "log", "params": params}
         elif tag == "assign":
-            location = element.get("location", "")
-            if not location.isidentifier():
-                self.refuse(element, f"the location {location!r} is not the id of a <data>")
+            name = element.get("location", "")
+            if not name.isidentifier():
+                self.refuse(element, f"the location {name!r} is not the id of a <data>")
+            assigned = {"type": "assign", "params": {name: self._value(element)}}
+            if self.is_ecmascript and name in self.data:
+                yield assigned
+                return
             # Reading it first: assigning what was not declared is an error (SCXML 5.4).
-            yield {"type": "if", "params": {"branches": [{"actions": [
-                {"type": "assign", "params": {location: {"expr": f"context[{location!r}]"}}},
-                {"type": "assign", "params": {location: self._value(element)}},
-            ]}]}}  # fmt: skip
+            read = {"type": "assign", "params": {name: {"expr": f"context[{name!r}]"}}}
+            yield {"type": "if", "params": {"branches": [{"actions": [read, assigned]}]}}
         elif tag == "if":
             yield {"type": "if", "params": {"branches": self._branches(element)}}
         elif tag == "foreach":
             yield self._foreach(element)
         elif tag == "cancel":
-            name = self.expression(element, "sendidexpr") if element.get("sendidexpr") else element.get("sendid")
-            yield {"type": "cancel", "params": {"id": name}}
+            sent = self.expression(element, "sendidexpr") if element.get("sendidexpr") else element.get("sendid")
+            yield {"type": "cancel", "params": {"id": sent}}
         elif tag == "send":
             yield self._send(element)
-        else:
+        elif tag in _CONTENT:
             self.refuse(element, "is not supported")
 
     def _branches(self, element: Element) -> list[Any]:
@@ -273,8 +311,9 @@ class _Reader:
         params: dict[str, Any] = {"items": self.expression(element, "array"), "item": element.get("item", "")}
         if element.get("index"):
             params["index"] = element.get("index")
-        if not params["item"].isidentifier():
-            self.refuse(element, f"the item {params['item']!r} is not a name")
+        for key in ("item", "index"):
+            if not params.get(key, "name").isidentifier():
+                self.refuse(element, f"the {key} {params[key]!r} is not a name")
         params["actions"] = self.content(element)
         return {"type": "foreach", "params": params}
 
@@ -305,121 +344,26 @@ class _Reader:
 
     # --- values
 
-    def _data(self, element: Element, is_global: bool) -> Any:
-        """Data of the document itself may be given from outside, as the input (SCXML 6.4.4)."""
-        if element.get("src"):
-            self.refuse(element, "data from a file is not supported (write it into the document)")
-        text = "None"
-        if element.get("expr"):
-            text = self.expression(element, "expr")["expr"]
-        elif (element.text or "").strip():
-            text = repr(_literal(element))
-        return {"expr": f"get(input, {element.get('id')!r}, {text})" if is_global else text}
+    def expression(self, element: Element, attribute: str) -> dict[str, Any]:
+        """An attribute as an expression of ours."""
+        return expression(self, element, attribute)
 
     def _value(self, element: Element) -> Any:
-        return self.expression(element, "expr") if element.get("expr") else _literal(element)
+        if element.get("expr"):
+            return self.expression(element, "expr")
+        return literal(self, element)
 
     def _payload(self, element: Element) -> Any:
-        data: dict[str, Any] = {name: _read(name) for name in element.get("namelist", "").split()}
+        pairs = [(name, location(self, name)) for name in element.get("namelist", "").split()]
         for child in element:
             if _tag(child) == "content":
-                return self.expression(child, "expr") if child.get("expr") else _literal(child)
+                return self._value(child)
             if _tag(child) == "param":
-                name = child.get("name", "")
-                location = child.get("location")
-                data[name] = _read(location) if location else self.expression(child, "expr")
-        return data
-
-    def expression(self, element: Element, attribute: str) -> dict[str, str]:
-        """An attribute as an expression of ours."""
-        text = " ".join((element.get(attribute) or "").split())
-        if self.is_ecmascript:
-            text = _from_ecmascript(text)
-        try:
-            tree = ast.parse(text, mode="eval")
-        except SyntaxError as error:
-            self.refuse(element, f"{attribute} {text!r} is not an expression: {error.msg}")
-            return {"expr": "None"}
-        rewriter = _Rewriter(self.name, self.data)
-        rewritten = ast.unparse(ast.fix_missing_locations(rewriter.visit(tree)))
-        for name in rewriter.unsupported:
-            self.refuse(element, f"{name} is not supported in {attribute} {text!r}")
-        return {"expr": rewritten}
-
-
-class _Rewriter(ast.NodeTransformer):
-    """From the names of SCXML to ``context`` and ``event``."""
-
-    def __init__(self, name: str, data: Iterable[str]) -> None:
-        self.name = name
-        self.data = frozenset(data)
-        self.bound: set[str] = set()
-        self.unsupported: list[str] = []
-
-    def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
-        return self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        if node.id == "_name":
-            return ast.Constant(self.name)
-        if node.id.startswith("_"):
-            self.unsupported.append(node.id)
-            return node
-        if not isinstance(node.ctx, ast.Load):
-            self.bound.add(node.id)
-        is_function = node.id in FUNCTIONS or node.id == "In"
-        if node.id in self.bound or (is_function and node.id not in self.data):
-            return node
-        return ast.Subscript(ast.Name("context", ast.Load()), ast.Constant(node.id), ast.Load())
-
-    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        node.generators = [self.visit(each) for each in node.generators]
-        node.elt = self.visit(node.elt)
-        return node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if isinstance(node.value, ast.Name) and node.value.id == "_event":
-            known = {"name": "type", "data": "data"}
-            if node.attr not in known:
-                self.unsupported.append(f"_event.{node.attr}")
-            return ast.Attribute(ast.Name("event", ast.Load()), known.get(node.attr, "data"), ast.Load())
-        return self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "get":
-            arguments = [self.visit(node.func.value), *(self.visit(each) for each in node.args)]
-            return ast.Call(ast.Name("get", ast.Load()), arguments, [])
-        return self.generic_visit(node)
-
-
-_ECMASCRIPT = {"===": "==", "!==": "!=", "&&": " and ", "||": " or ", "!": " not ", "true": "True", "false": "False",
-               "null": "None", "undefined": "None"}  # fmt: skip
-_ECMASCRIPT_TOKEN = re.compile(
-    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|===|!==|!=|&&|\|\||!|(?<![\w.$])(?:true|false|null|undefined)(?![\w$])"""
-)
-
-
-def _from_ecmascript(text: str) -> str:
-    """Operators and literals that differ in simple conditions; what is more than that is not Python and refused."""
-    return _ECMASCRIPT_TOKEN.sub(lambda match: _ECMASCRIPT.get(match[0], match[0]), text).strip()
+                where = child.get("location")
+                value = location(self, where) if where else self.expression(child, "expr")
+                pairs.append((child.get("name", ""), value))
+        return mapping(self, pairs)
 
 
 def _targets(text: str) -> list[str]:
     return ["#" + target for target in text.split()]
-
-
-def _read(name: str) -> dict[str, str]:
-    return {"expr": f"context[{name!r}]"}
-
-
-def _literal(element: Element) -> Any:
-    """Text content: JSON or a Python literal where it is one, else the text with its blanks evened out."""
-    text = "".join(element.itertext()).strip()
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return " ".join(text.split())

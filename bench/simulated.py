@@ -128,6 +128,9 @@ class FarStore:
         now_us = EPOCH_US + round(asyncio.get_running_loop().time() * 1e6)
         return Instant(now_us, now_us)
 
+    async def tell_time(self) -> Instant:
+        return self.now()
+
     def token(self) -> str:
         return self._tokens()
 

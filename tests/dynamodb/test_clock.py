@@ -119,15 +119,71 @@ def test_one_wrong_answer_is_healed_by_the_next() -> None:
     world.assert_right()
 
 
+def test_a_freeze_or_a_step_of_the_wall_clock_is_doubted_until_an_answer_comes() -> None:
+    for seconds in (-3600.0, -2.0, 2.0, 3600.0):
+        world = World()
+        assert world.clock.doubt() == "unknown"
+        world.call()
+        assert world.clock.doubt() is None
+        world.set_wall_clock(seconds)  # forward: the same as a freeze in which the monotonic clock stands still
+        assert world.clock.doubt() == "failed"
+        world.call()
+        assert world.clock.doubt() is None
+        assert width_s(world.clock) < 1.3
+
+
+def test_an_answer_that_was_under_way_in_a_freeze_does_not_end_the_doubt() -> None:
+    world = World()
+    world.call()
+    sent = world.clock.mark()
+    date = format_datetime(datetime.fromtimestamp(int(world.true_s), UTC), usegmt=True)
+    world.pass_time(900.0, frozen=True)
+    world.clock.observe(date, sent, world.clock.mark())
+    assert world.clock.doubt() == "failed"
+
+
+def test_a_host_of_which_both_clocks_failed_knows_the_time_after_one_answer() -> None:
+    world = World()
+    world.call()
+    world.pass_time(3600.0, frozen=True)
+    world.set_wall_clock(-3 * 3600.0)
+    assert world.clock.doubt() == "failed"
+    world.clock.now()
+    world.call()
+    world.assert_right()
+    assert width_s(world.clock) < 1.3
+
+
+def test_two_clocks_that_stood_still_together_are_noticed_at_the_next_answer_and_right_after_another() -> None:
+    world = World()
+    world.call()
+    world.true_s += 3600.0  # a virtual machine that was stopped whole
+    assert world.clock.doubt() is None, "nothing on this host can tell"
+    world.call()
+    assert world.clock.doubt() == "failed", "the answer and the clocks contradict each other"
+    world.call()
+    world.assert_right()
+    assert world.clock.doubt() is None and width_s(world.clock) < 1.3
+
+
+def test_after_a_quarter_of_an_hour_without_an_answer_another_one_is_wanted() -> None:
+    world = World()
+    world.call()
+    world.pass_time(901.0)
+    assert world.clock.doubt() == "stale"
+    world.assert_right()
+
+
 _USUAL = [
     st.tuples(st.just("pass"), st.floats(0, 5000)),
     st.tuples(st.just("call"), st.floats(0.0001, 3.0)),
     st.tuples(st.just("look"), st.just(0.0)),
+    st.tuples(st.just("freeze, set, look"), st.floats(0, 5000)),
 ]
-_WRONG_MONOTONIC = st.tuples(st.just("freeze"), st.floats(0, 5000))
-_WRONG_WALL = st.tuples(st.just("set"), st.floats(-7200, 7200))
-_STEPS = st.one_of(  # one of the two clocks fails; when both do between two answers, nothing can be known
-    st.lists(st.one_of(*_USUAL, _WRONG_MONOTONIC), max_size=40), st.lists(st.one_of(*_USUAL, _WRONG_WALL), max_size=40)
+_FREEZES = [st.tuples(st.just(what), st.floats(0, 5000)) for what in ("freeze", "freeze in a call")]
+_STEPS = st.one_of(  # a freeze and a step back that make up for each other cannot be seen by anybody on the host
+    st.lists(st.one_of(*_USUAL, *_FREEZES, st.tuples(st.just("set"), st.floats(0, 7200))), max_size=40),
+    st.lists(st.one_of(*_USUAL, st.tuples(st.just("set"), st.floats(-7200, 7200))), max_size=40),
 )
 
 
@@ -138,21 +194,36 @@ _STEPS = st.one_of(  # one of the two clocks fails; when both do between two ans
     skew_s=st.floats(-FLEET_SKEW_S, FLEET_SKEW_S),
 )
 @settings(max_examples=300, deadline=None)
-def test_whatever_happens_the_time_is_within_the_bounds_and_never_runs_backwards(
+def test_whatever_happens_the_time_that_is_relied_on_is_within_the_bounds_and_never_runs_backwards(
     steps: list[tuple[str, float]], offset_s: float, drift: float, skew_s: float
 ) -> None:
+    """As a backend does: it asks first where the clock is in doubt. Several failures may come before the next look."""
     world = World(wall_offset_s=offset_s, drift=drift)
-    world.call(skew_s=skew_s)
-    last = world.clock.now()
+    last = None
     for what, seconds in steps:
-        if what == "pass" or what == "freeze":
-            world.pass_time(seconds, frozen=what == "freeze")
+        if what == "pass":
+            world.pass_time(seconds)
+        elif what == "freeze":
+            world.pass_time(seconds, frozen=True)
         elif what == "set":
             world.set_wall_clock(seconds)
+        elif what == "freeze in a call":
+            sent = world.clock.mark()
+            date = format_datetime(datetime.fromtimestamp(int(world.true_s + skew_s), UTC), usegmt=True)
+            world.pass_time(seconds, frozen=True)
+            world.clock.observe(date, sent, world.clock.mark())
         elif what == "call":
             world.call(seconds / 2, seconds / 2, skew_s=skew_s)
-        world.assert_right()
-        now = world.clock.now()
-        assert now.earliest_us >= last.earliest_us
-        assert now.middle_us >= last.middle_us
-        last = now
+        if "look" in what:
+            if what != "look":  # both clocks fail at once, by different amounts
+                world.call(skew_s=skew_s)
+                world.pass_time(seconds, frozen=True)
+                world.set_wall_clock(-2.5 * seconds - 3.0)
+            while world.clock.doubt() in ("unknown", "failed"):
+                world.call(skew_s=skew_s)
+            world.assert_right()
+            now = world.clock.now()
+            if last is not None:
+                assert now.earliest_us >= last.earliest_us
+                assert now.middle_us >= last.middle_us
+            last = now

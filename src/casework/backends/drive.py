@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from casework.backends.port import Backend
-from casework.errors import Misuse, StepLimit
+from casework.errors import CaseworkError, Misuse, StepLimit
 from casework.kernel.containment import guarded
 from casework.kernel.effects import (
     All,
@@ -162,7 +162,11 @@ class _Runner:
                     stop_program(program)
                     raise StepLimit(f"a program took more than {STEP_LIMIT:,} steps and was stopped: {program!r}")
                 if kind is Now:
-                    answer, error = backend.now(), None
+                    answer = error = None
+                    try:
+                        answer = backend.now()
+                    except CaseworkError as raised:  # a service that had to be asked for the time did not answer
+                        error = raised
                 elif kind is Token:
                     answer, error = backend.token(), None
                 else:

@@ -102,7 +102,7 @@ async def perform_async(
     if kind in WRITES:
         return await shielded(backend.execute(effect))  # type: ignore[arg-type]
     if kind is Now:
-        return backend.now()
+        return await backend.tell_time()
     if kind is Token:
         return backend.token()
     if isinstance(effect, All):

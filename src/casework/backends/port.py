@@ -24,7 +24,11 @@ class Surroundings(Protocol):
     """What a program needs of the world outside the store."""
 
     def now(self) -> Instant:
-        """The time, with its bounds; never runs backwards."""
+        """The time, with its bounds; never runs backwards.
+
+        A blocking backend asks its service first where it would have to guess. An async one answers what it knows, for
+        a quick look; programs get :meth:`AsyncBackend.tell_time`.
+        """
 
     def token(self) -> str:
         """A fresh random identifier: 22 URL-safe characters."""
@@ -59,6 +63,9 @@ class AsyncBackend(Surroundings, Protocol):
 
     async def execute_many(self, effects: Sequence[StoreEffect]) -> list[Outcome[Any]]:
         """Carry out independent effects, sharing what can be shared; one outcome for each, in order."""
+
+    async def tell_time(self) -> Instant:
+        """The time, with its bounds, for what is written; the service is asked first where it is in doubt."""
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         """Run a blocking function beside the loop."""

@@ -33,6 +33,8 @@ class ThreadedBackend:
         self.blocking = blocking
         self._owns_blocking = owns_blocking
         self.shares_commits: bool = getattr(blocking, "shares_commits", False)
+        self._in_doubt: Callable[[], bool] | None = getattr(blocking, "is_time_in_doubt", None)
+        self._look: Callable[[], Instant] = getattr(blocking, "look_at_clock", blocking.now)
         self._is_shut = False
         self._pool = ThreadPoolExecutor(pool_size, thread_name_prefix="casework")
 
@@ -52,7 +54,14 @@ class ThreadedBackend:
         return outcomes
 
     def now(self) -> Instant:
-        """The store's time."""
+        """The store's time, as far as it is known: nothing is asked on the loop."""
+        return self._look()
+
+    async def tell_time(self) -> Instant:
+        """The store's time; a backend that may have to ask a service for it does so beside the loop."""
+        if self._in_doubt is not None and self._in_doubt():
+            instant: Instant = await self.in_thread(self.blocking.now)
+            return instant
         return self.blocking.now()
 
     def token(self) -> str:

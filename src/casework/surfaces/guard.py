@@ -15,7 +15,7 @@ from casework.app.aio import AsyncApp
 from casework.app.current import current_claim, running_under
 from casework.app.idempotency_store import AsyncIdempotencyStore, IdempotencyStore
 from casework.app.sync import App
-from casework.errors import LeaseLost, Misuse, PayloadMismatch
+from casework.errors import CaseworkError, LeaseLost, Misuse, PayloadMismatch
 from casework.idempotency.calling import call_once, outcome_of
 from casework.idempotency.codecs import Codec, JsonCodec
 from casework.idempotency.guarding import Claim, Policy, was_kept
@@ -136,7 +136,10 @@ class Guard:
             return
         until_us = 2**62
         if record.expires_at_us:
-            moment = self.store.backend.now()
+            try:
+                moment = self.store.backend.now()
+            except CaseworkError:  # the time cannot be learned now: the result is right, it is only not kept here
+                return
             until_us = shared.steady_us() + record.expires_at_us - moment.latest_us
         self._put(record.key, (record.fingerprint, until_us, record.status, record.body))
 

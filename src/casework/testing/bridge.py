@@ -44,7 +44,7 @@ class BridgedBackend:
 
     def now(self) -> Instant:
         """The store's time."""
-        return self.backend.now()
+        return self._wait(self.backend.tell_time())
 
     def token(self) -> str:
         """A fresh token."""

@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 
 from casework.backends.dynamodb.client import (
     CONCURRENCY,
+    Asks,
     Call,
     arguments_of,
     import_extra,
     make_config,
     returns_items,
     time_question,
+    time_steps,
     watch,
 )
 from casework.backends.dynamodb.clock import ServiceClock
@@ -84,6 +86,7 @@ class AsyncDynamoDBBackend:
         self._own = AsyncExitStack()
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
+        self._asks = Asks()
 
     # --- the client -------------------------------------------------------------------------------------------------
 
@@ -166,7 +169,16 @@ class AsyncDynamoDBBackend:
         return list(await asyncio.gather(*(outcome(effect) for effect in effects)))
 
     def now(self) -> Instant:
-        """The service's time; within 300 s either way before ``create()``, ``async with`` or the first answer."""
+        """The service's time as far as it is known; :meth:`tell_time` asks first where the clock is in doubt."""
+        return self.clock.now()
+
+    async def tell_time(self) -> Instant:
+        """The service's time; a cheap read is sent first where the clock is in doubt. A refusal tells the time too.
+
+        Unavailable when one of the host's clocks has failed and the service does not answer.
+        """
+        if (doubt := self.clock.doubt()) is not None and self._asks.may_ask(doubt, self.clock.mark()[0]):
+            await self.carry(time_steps(self.clock, self._planner.prefix, self._planner.policy))
         return self.clock.now()
 
     def token(self) -> str:

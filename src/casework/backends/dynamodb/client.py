@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from casework.backends.dynamodb.clock import ServiceClock
+from casework.backends.dynamodb.clock import Doubt, ServiceClock
 from casework.backends.dynamodb.encode import encode_get
 from casework.backends.dynamodb.faults import DOUBTFUL, Fault, Reply, fault_of_answer, fault_of_exception
 from casework.backends.dynamodb.metering import METERED, Meter
-from casework.backends.dynamodb.plan import Send
-from casework.errors import MissingExtra
+from casework.backends.dynamodb.plan import CallPolicy, Pause, Send, Steps
+from casework.errors import MissingExtra, Unavailable
 from casework.kernel.schema import REGISTRY
 
 CONNECT_TIMEOUT_S = 5.0
@@ -85,6 +85,49 @@ def time_question(prefix: str) -> Send:
     """The cheapest call whose answer tells the time: an eventually consistent read of an item that is never there."""
     request = encode_get(REGISTRY.key("_time", "_time"), prefix)
     return Send("get_item", {**request, "ConsistentRead": False})
+
+
+def time_steps(clock: ServiceClock, prefix: str, policy: CallPolicy) -> Steps[None]:
+    """Ask the service for the time, since ``clock`` is in doubt; its answers go to the clock by themselves.
+
+    Unavailable when one of the host's clocks has failed and no answer came: what would be written with a guessed time
+    could be an hour off, and could not be written now anyway.
+    """
+    attempts = policy.unsent_max if clock.doubt() == "failed" else 1
+    for attempt in range(1, attempts + 1):
+        reply: Reply | None = yield time_question(prefix)
+        if clock.doubt() != "failed":
+            return
+        if reply is not None and reply.fault is None and not tells_time(reply.response):
+            return  # a server that does not say what time it is: nothing better is to be had
+        if attempt < attempts:
+            yield Pause(policy.pauses.max_pause_s / 10)
+    said = "" if reply is None or reply.fault is None else f" ({reply.fault.code}: {reply.fault.message})"
+    raise Unavailable(
+        "this host's clock was set, or the host stood still, and the service could not be asked what time it is"
+        f"{said}. Nothing was written; try again"
+    )
+
+
+class Asks:
+    """When to ask for the time. Only where a clock has failed it cannot wait; else once in a while is enough."""
+
+    EVERY_S = 30.0
+
+    def __init__(self) -> None:
+        self._asked_s: float | None = None
+
+    def may_ask(self, doubt: Doubt, now_s: float) -> bool:
+        """Whether to ask now; notes it if so."""
+        if doubt != "failed" and self._asked_s is not None and now_s - self._asked_s < self.EVERY_S:
+            return False
+        self._asked_s = now_s
+        return True
+
+
+def tells_time(response: Mapping[str, Any] | None) -> bool:
+    """Whether an answer bears the service's time."""
+    return bool((response or {}).get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
 
 
 _attempts: ContextVar[list[Fault | None] | None] = ContextVar("casework_attempts", default=None)

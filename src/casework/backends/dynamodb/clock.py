@@ -10,6 +10,12 @@ Between answers the bound is carried forward by what the host's clocks say has p
 and each can fail in its own way: monotonic time can stand still while a machine sleeps or a Lambda is frozen, wall time
 can be set, or run fast or slow while it is corrected. The elapsed time lies between what the one and the other say,
 plus or minus their drift, as long as not both fail between the same two answers.
+
+Where the two differ by more than ``AGREE_S`` since the last answer, one of them has failed, perhaps both, and nobody
+can say by how much: an hour that only the wall clock knows of was a sleep, or the clock was set. Then :meth:`doubt`
+says so, the backend asks the service before it answers what time it is, and its answer replaces all that was carried.
+What stays hidden is a failure of both by the same amount, such as a virtual machine that is stopped with both clocks;
+the next answer shows it, and :meth:`doubt` asks for another one to tell which of the two was wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from threading import Lock
+from typing import Literal
 
 from casework.kernel.effects import Instant
 
@@ -32,8 +39,16 @@ UNKNOWN_S = 300.0
 (AWS General Reference, "Signature Version 4": a request must reach AWS within five minutes of its time stamp)."""
 
 
+AGREE_S = 1.0
+"""The host's two clocks may differ by so much since the last answer, in what they say has passed."""
+
+FRESH_S = 900.0
+"""After so long without an answer another one is asked for, since the bound has widened by the drift."""
+
 Mark = tuple[float, float]
 """A moment on the host's monotonic and wall clock, in seconds."""
+
+Doubt = Literal["unknown", "failed", "stale"]
 
 
 def steady_s() -> float:
@@ -63,6 +78,7 @@ class ServiceClock:
         self._unknown_s = unknown_s
         self._lock = Lock()
         self._known: tuple[float, float, Mark] | None = None  # the bounds, and when they were true
+        self._settled: Mark | None = None  # when the last answer came that can be relied on
         self._last = Instant(0, 0)
         self._date: tuple[str, float | None] = ("", None)
 
@@ -75,6 +91,25 @@ class ServiceClock:
         """Whether an answer was ever seen."""
         return self._known is not None
 
+    def doubt(self) -> Doubt | None:
+        """Why :meth:`now` should not be relied on before the service was asked; None when it can be.
+
+        ``unknown``: no answer yet. ``failed``: one of the host's clocks has failed since the last answer. ``stale``:
+        the bounds hold, but the last answer is long past.
+        """
+        with self._lock:
+            if self._known is None:
+                return "unknown"
+            now = self.mark()
+            if self._has_failed(now):
+                return "failed"
+            assert self._settled is not None
+            return "stale" if now[0] - self._settled[0] > FRESH_S else None
+
+    def _has_failed(self, now: Mark) -> bool:
+        """Whether a clock of the host has failed since the last answer that can be relied on."""
+        return self._settled is None or _apart_s(self._settled, now) > AGREE_S
+
     def observe(self, date: str | None, sent: Mark, received: Mark) -> None:
         """Take in one answer: its ``Date`` header, when its request was sent and when the answer was there."""
         date_s = self._parse(date)
@@ -84,16 +119,22 @@ class ServiceClock:
             now = self.mark()
             low = date_s - FLEET_SKEW_S + _least(received, now)
             high = date_s + 1.0 + FLEET_SKEW_S + _most(sent, now)
-            if self._known is not None:
+            if _apart_s(sent, received) > AGREE_S:  # a clock failed while it was under way: it bounds nothing
+                if self._known is None:
+                    self._known = (low, high, now)
+                return
+            settled: Mark | None = received
+            if self._known is not None and not self._has_failed(received):
                 known_low, known_high = self._carried(now)
                 if known_low <= high and low <= known_high:
                     low, high = max(low, known_low), min(high, known_high)
-                else:  # they contradict each other: believe both, the next answers will narrow it again
+                else:  # they contradict each other: believe both until the next answer, which replaces them
                     low, high = min(low, known_low), max(high, known_high)
-            self._known = (low, high, now)
+                    settled = None
+            self._known, self._settled = (low, high, now), settled
 
     def now(self) -> Instant:
-        """The service's time. The lower bound and the middle never run backwards."""
+        """The service's time. The lower bound and, while there is no :meth:`doubt`, the middle never run backwards."""
         with self._lock:
             moment = self.mark()
             if self._known is None:
@@ -102,12 +143,12 @@ class ServiceClock:
                 low, high = self._carried(moment)
             earliest = max(int(low * 1e6), self._last.earliest_us)
             latest = max(int(high * 1e6) + 1, earliest)
-            if self._known is not None and self._last.earliest_us:
+            if self._known is None or self._has_failed(moment):
+                return Instant(earliest, latest)  # a guess; the next answer is not bound by it
+            if self._last.earliest_us:
                 latest = max(latest, self._last.earliest_us + self._last.latest_us - earliest)
-            now = Instant(earliest, latest)
-            if self._known is not None:
-                self._last = now
-            return now
+            self._last = Instant(earliest, latest)
+            return self._last
 
     def _carried(self, now: Mark) -> tuple[float, float]:
         """The known interval, carried forward to this moment."""
@@ -127,6 +168,11 @@ class ServiceClock:
                 parsed = None
             self._date = (date, parsed)
         return parsed
+
+
+def _apart_s(then: Mark, now: Mark) -> float:
+    """By how much the two clocks differ in what they say has passed between two moments."""
+    return abs((now[0] - then[0]) - (now[1] - then[1]))
 
 
 def _least(then: Mark, now: Mark) -> float:

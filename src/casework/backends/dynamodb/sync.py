@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 from casework.backends.dynamodb.client import (
     CONCURRENCY,
+    Asks,
     Call,
     arguments_of,
     import_extra,
     make_config,
     returns_items,
-    time_question,
+    time_steps,
     watch,
 )
 from casework.backends.dynamodb.clock import ServiceClock
@@ -82,7 +83,7 @@ class DynamoDBBackend:
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._closed = False
-        self._asked_time_s: float | None = None
+        self._asks = Asks()
 
     # --- the client -------------------------------------------------------------------------------------------------
 
@@ -160,12 +161,20 @@ class DynamoDBBackend:
         return [future.result() for future in futures]
 
     def now(self) -> Instant:
-        """The service's time. Before the first answer one cheap read is sent for it; a refusal tells the time too."""
-        if not self.clock.has_sample:
-            at_s = self.clock.mark()[0]
-            if self._asked_time_s is None or at_s - self._asked_time_s > 30.0:
-                self._asked_time_s = at_s
-                self._send(time_question(self._planner.prefix))
+        """The service's time; a cheap read is sent first where the clock is in doubt. A refusal tells the time too.
+
+        Unavailable when one of the host's clocks has failed and the service does not answer.
+        """
+        if (doubt := self.clock.doubt()) is not None and self._asks.may_ask(doubt, self.clock.mark()[0]):
+            self.carry(time_steps(self.clock, self._planner.prefix, self._planner.policy))
+        return self.clock.now()
+
+    def is_time_in_doubt(self) -> bool:
+        """Whether :meth:`now` may ask the service, and so take a while."""
+        return self.clock.doubt() is not None
+
+    def look_at_clock(self) -> Instant:
+        """The service's time as far as it is known; asks nobody."""
         return self.clock.now()
 
     def token(self) -> str:

@@ -12,6 +12,7 @@ from casework.simulation.runner import Report, Scenario, explore
 from casework.simulation.scenarios import consuming, executions, lifecycle, outcomes, streams, transactions, truncation
 from casework.simulation.scenarios.catalogue import SCENARIOS
 from tests.simulation import (
+    clock_mutations,
     consumer_mutations,
     idempotency_mutations,
     lifecycle_mutations,
@@ -34,7 +35,7 @@ VARIANTS = {
 FAULTS = (
     *mutations.FAULTS, *race_mutations.FAULTS, *lifecycle_mutations.FAULTS, *stream_mutations.FAULTS,
     *outcome_mutations.FAULTS, *consumer_mutations.FAULTS, *repair_mutations.FAULTS,
-    *idempotency_mutations.FAULTS, *transaction_mutations.FAULTS,
+    *idempotency_mutations.FAULTS, *clock_mutations.FAULTS, *transaction_mutations.FAULTS,
 )  # fmt: skip
 SEEDS_MAX = 6000
 """A fault that is not found within so many seeds fails the test; medians stand far below."""

@@ -1,7 +1,8 @@
 """Hosts that know the service's time only from its answers, as on DynamoDB; see ``casework.backends.dynamodb.clock``.
 
 The code under test is the real one: a :class:`~casework.backends.dynamodb.clock.ServiceClock` on a host whose monotonic
-clock drifts and may stand still while the host does, and whose wall clock is off.
+clock drifts and may stand still while the host does, and whose wall clock is off and may be set. As a backend does, a
+host asks the service for the time where its own clocks are in doubt.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class SampledClock:
         self._world = world
         self._skew_s = skew_us / 1e6
         self._rate = 1 + DRIFT * (skew_us % 201 - 100) / 200
-        self._lost_s: float = before._lost_s if before is not None else 0.0
+        self._lost_s: float = 0.0
+        if before is not None:
+            self._lost_s, self._skew_s = before._lost_s, before._skew_s
         self.service = ServiceClock(monotonic_s=self._monotonic_s, wall_s=self._wall_s)
 
     def _monotonic_s(self) -> float:
@@ -49,6 +52,15 @@ class SampledClock:
     def stands_still(self, duration_us: int) -> None:
         """The monotonic clock does not count a pause, as that of a frozen virtual machine."""
         self._lost_s += duration_us / 1e6
+
+    def is_set(self, by_us: int) -> None:
+        """The wall clock is set forward, or back."""
+        self._skew_s += by_us / 1e6
+
+    def asks(self, asked_n: int) -> bool:
+        """Whether the service is asked (again) before the time is told. At the first look it may not have been."""
+        doubt = self.service.doubt()
+        return doubt == "failed" or (doubt == "wide" and asked_n < 3)
 
     def saw_answer(self, sent: Mark) -> None:
         """An answer arrives, dated by one of the service's hosts, which differ a little from each other."""

@@ -36,6 +36,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     sampled_clocks: bool = False
     """Hosts know the service's time only from the ``Date`` headers of its answers, as on DynamoDB; their own clocks
     are skewed by up to ``skew_s_max``, drift, and stand still in a pause. Instead of the bound above."""
+    clock_step_s_max: float = 0.0
+    """With sampled clocks: the wall clock of a host that pauses is set, forward or back, by a quarter of that up to
+    all of it (never by what the pause alone would make up for)."""
     partition_limits: bool = False
     """A partition takes 1,000 write units and 3,000 read units a second; what is more is throttled."""
     ttl: float = 0.0
@@ -52,6 +55,7 @@ ROUGH = Faults(
 """Everything at once; the default of ``casework simulate --crashes``."""
 
 HARSH = msgspec.structs.replace(
-    ROUGH, throttled=0.03, throttled_reads=0.03, partition_limits=True, sampled_clocks=True, skew_s_max=60.0
-)
+    ROUGH, throttled=0.03, throttled_reads=0.03, partition_limits=True, sampled_clocks=True, skew_s_max=60.0,
+    clock_step_s_max=4000.0,
+)  # fmt: skip
 """As before, with throttled reads, limits of partitions, and clocks that know the time from answers only."""

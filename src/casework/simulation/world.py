@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+from casework.errors import Unavailable
 from casework.kernel.effects import (
     All,
     Call,
@@ -367,6 +368,10 @@ class World:
         process.paused_until_us = self.now_us + int(self.faults.pause_s_max * 1e3 * (1 + self.choices.below(1000)))
         if process.clock is not None and self.choices.happens(0.5):
             process.clock.stands_still(process.paused_until_us - self.now_us)
+        step_us = int(self.faults.clock_step_s_max * 1e6)
+        if step_us and process.clock is not None and self.choices.happens(0.5):
+            by_us = step_us // 4 + self.choices.below(1000) * (step_us * 3 // 4000)
+            process.clock.is_set(by_us if self.choices.happens(0.5) else -by_us)
         if self.timeline is not None:
             seconds = (process.paused_until_us - self.now_us) / 1e6
             self.timeline.event(self, process.name, f"pauses for {seconds:g} s")
@@ -414,7 +419,22 @@ def _do_answer_none(world: World, task: Task, effect: Effect) -> None:
 
 
 def _do_now(world: World, task: Task, effect: Now) -> None:
-    """A step of its own: a host may stand still between what it read and its look at the clock."""
+    """A step of its own: a host may stand still between what it read and its look at the clock.
+
+    Where its clocks are in doubt it asks the service, which takes a round trip in which it may stand still again.
+    """
+    clock = task.process.clock
+    if clock is not None:
+        asked_n, task.partial = task.partial or 0, None
+        if asked_n:
+            clock.saw_answer(task.sent)
+        if clock.asks(asked_n):
+            if world.choices.happens(world.faults.throttled_reads):
+                world.answer(task, None, Unavailable("the service could not be asked what time it is"))
+                return
+            task.partial, task.sent = asked_n + 1, clock.service.mark()
+            world.put_off(task, world.now_us + 1000 * (1 + world.choices.below(50)))
+            return
     world.answer(task, task.process.now())
 
 

@@ -93,15 +93,17 @@ def time_steps(clock: ServiceClock, prefix: str, policy: CallPolicy) -> Steps[No
     Unavailable when one of the host's clocks has failed and no answer came: what would be written with a guessed time
     could be an hour off, and could not be written now anyway.
     """
-    attempts = policy.unsent_max if clock.doubt() == "failed" else 1
+    attempts = policy.unsent_max if clock.doubt() in ("failed", "wide") else 1
     for attempt in range(1, attempts + 1):
         reply: Reply | None = yield time_question(prefix)
-        if clock.doubt() != "failed":
+        if clock.doubt() is None:
             return
         if reply is not None and reply.fault is None and not tells_time(reply.response):
             return  # a server that does not say what time it is: nothing better is to be had
         if attempt < attempts:
             yield Pause(policy.pauses.max_pause_s / 10)
+    if clock.doubt() != "failed":
+        return  # the bounds hold, they are only wide
     said = "" if reply is None or reply.fault is None else f" ({reply.fault.code}: {reply.fault.message})"
     raise Unavailable(
         "this host's clock was set, or the host stood still, and the service could not be asked what time it is"
@@ -112,14 +114,14 @@ def time_steps(clock: ServiceClock, prefix: str, policy: CallPolicy) -> Steps[No
 class Asks:
     """When to ask for the time. Only where a clock has failed it cannot wait; else once in a while is enough."""
 
-    EVERY_S = 30.0
+    EVERY_S: Mapping[Doubt, float] = {"unknown": 30.0, "failed": 0.0, "stale": 30.0, "wide": 5.0}
 
     def __init__(self) -> None:
         self._asked_s: float | None = None
 
     def may_ask(self, doubt: Doubt, now_s: float) -> bool:
         """Whether to ask now; notes it if so."""
-        if doubt != "failed" and self._asked_s is not None and now_s - self._asked_s < self.EVERY_S:
+        if self._asked_s is not None and now_s - self._asked_s < self.EVERY_S[doubt]:
             return False
         self._asked_s = now_s
         return True

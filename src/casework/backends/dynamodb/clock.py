@@ -45,10 +45,13 @@ AGREE_S = 1.0
 FRESH_S = 900.0
 """After so long without an answer another one is asked for, since the bound has widened by the drift."""
 
+WIDE_S = 2.5
+"""A wider bound is worth another question: the header tells a second, and a usual answer is on its way for less."""
+
 Mark = tuple[float, float]
 """A moment on the host's monotonic and wall clock, in seconds."""
 
-Doubt = Literal["unknown", "failed", "stale"]
+Doubt = Literal["unknown", "failed", "stale", "wide"]
 
 
 def steady_s() -> float:
@@ -95,7 +98,8 @@ class ServiceClock:
         """Why :meth:`now` should not be relied on before the service was asked; None when it can be.
 
         ``unknown``: no answer yet. ``failed``: one of the host's clocks has failed since the last answer. ``stale``:
-        the bounds hold, but the last answer is long past.
+        the bounds hold, but the last answer is long past. ``wide``: they hold, but all that is known is an answer that
+        was long on its way.
         """
         with self._lock:
             if self._known is None:
@@ -104,7 +108,10 @@ class ServiceClock:
             if self._has_failed(now):
                 return "failed"
             assert self._settled is not None
-            return "stale" if now[0] - self._settled[0] > FRESH_S else None
+            if now[0] - self._settled[0] > FRESH_S:
+                return "stale"
+            low, high = self._carried(now)
+            return "wide" if high - low > WIDE_S else None
 
     def _has_failed(self, now: Mark) -> bool:
         """Whether a clock of the host has failed since the last answer that can be relied on."""

@@ -7,6 +7,7 @@ from casework.simulation.scenarios import (
     components,
     consuming,
     executions,
+    freezing,
     idempotency,
     lifecycle,
     operators,
@@ -20,7 +21,7 @@ from casework.simulation.scenarios import (
 )  # fmt: skip
 
 SCENARIOS = (
-    *executions.ALL, *races.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL, *components.ALL, *records.ALL,
-    *streams.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL, *idempotency.SCENARIOS,
-    *transactions.ALL,
+    *executions.ALL, *freezing.ALL, *races.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL, *components.ALL,
+    *records.ALL, *streams.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL,
+    *idempotency.SCENARIOS, *transactions.ALL,
 )  # fmt: skip

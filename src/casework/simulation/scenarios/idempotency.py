@@ -155,7 +155,13 @@ class OneKeySampled(OneKey):
 
     name = "idempotency: one key, sampled clocks"
     faults = msgspec.structs.replace(
-        ROUGH, sampled_clocks=True, skew_s_max=60.0, crash=0.01, throttled_reads=0.01, partition_limits=True
+        ROUGH,
+        sampled_clocks=True,
+        skew_s_max=60.0,
+        clock_step_s_max=4000.0,
+        crash=0.01,
+        throttled_reads=0.01,
+        partition_limits=True,
     )
     policy = msgspec.structs.replace(POLICY, lease_s=0.5)
 

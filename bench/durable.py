@@ -131,8 +131,12 @@ def _work(path: Path, ids: Sequence[str], each: int, barrier: Any, answers: Any)
         run(beat(worker.membership, 60.0), app.backend)  # say that it is there, then look who else is
         barrier.wait()
         run(beat(worker.membership, 60.0), app.backend)
-        own = set(worker.buckets())
-        mine = sum(1 for id in ids if bucket_of(id, app.core.rt.options.buckets) in own)
+        share, buckets = worker.share(), app.core.rt.options.buckets
+        own = set(share.buckets)
+        mine = sum(
+            1 for id in ids
+            if (bucket := bucket_of(id, buckets)) in own and share.takes({"id": id, "pending": f"work/{bucket}"})
+        )  # fmt: skip
         spare_the_collector()
         barrier.wait()
         ended: list[float] = []

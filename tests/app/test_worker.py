@@ -13,7 +13,7 @@ import casework
 from casework.app import sync
 from casework.backends.memory import MemoryBackend
 from casework.backends.threaded import ThreadedBackend
-from casework.executions.membership import WORKERS
+from casework.executions.buckets import WORKERS
 from casework.executions.worker import Bell
 from casework.kernel.effects import Query
 from casework.kernel.schema import REGISTRY

@@ -13,7 +13,8 @@ import pytest
 from casework.backends.drive import run
 from casework.errors import ConditionFailed, Contention, OutcomeUnknown, TaskNotClaimed, Throttled
 from casework.executions import deliver
-from casework.executions.membership import WORKERS, Membership, beat, leave
+from casework.executions.buckets import WORKERS
+from casework.executions.membership import Membership, beat, leave
 from casework.executions.runtime import Options, Runtime
 from casework.executions.task_items import Task, public_token
 from casework.executions.tasks import (
@@ -192,16 +193,16 @@ def test_what_is_kept_or_given_back_is_so_whatever_became_of_the_first_answer(er
 
 def test_a_heartbeat_that_arrives_late_does_not_call_a_worker_back_that_has_left() -> None:
     _, backend, _ = with_task()
-    membership = Membership()
+    membership = Membership(Runtime())
     run(beat(membership, 5.0), backend)
     late = ByHand(beat(membership, 5.0), backend).up_to().waiting
     run(leave(membership), backend)
     with pytest.raises(ConditionFailed):
         backend.execute(late)
     assert [item["heard_us"] for item in workers(backend)] == [0]
-    other = Membership()
+    other = Membership(Runtime())
     run(beat(other, 5.0), backend)
-    assert other.others == [] and membership.has_left
+    assert other.others == {} and membership.has_left
 
 
 def test_a_worker_leaves_before_it_waits_for_its_tasks() -> None:

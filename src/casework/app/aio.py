@@ -77,6 +77,7 @@ class AsyncApp:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
+    raise_buckets = _driven(operations.raise_buckets)
 
     def transaction(self) -> AsyncTransaction:
         """One transaction, any mix: ``async with app.transaction() as tx``; see ``casework.app.transaction``."""

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from casework.errors import ConditionFailed, MissingTable, Misuse, OutcomeUnknown
+from casework.executions.buckets import SETTINGS, read_number
 from casework.executions.runtime import Codec, Options, Runtime
 from casework.executions.state import State
 from casework.executions.worker import Bell
@@ -88,8 +89,6 @@ class Core:
                 self._held.pop(id, None)
 
 
-SETTINGS = REGISTRY.key("settings", "store")
-
 MAX_DEDUPE_WINDOW_S = 10 * 366 * 86_400
 """The longest dedupe window, ten years."""
 
@@ -113,6 +112,7 @@ def read_settings(core: Core) -> Program[bool]:
             f"same; leave it out, or change the store's: `casework settings --dedupe-window-s {given_s}{where}`"
         )
     core.rt.options = msgspec.structs.replace(core.rt.options, buckets=int(item["buckets"]), dedupe_window_s=window_s)
+    core.rt.read_buckets = read_number(item)
     if int(item.get("tables", 0)) < len(TABLES):
         raise MissingTable(
             "the store was made by an earlier casework and lacks tables; make them with `casework dynamodb create`, "

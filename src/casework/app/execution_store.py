@@ -18,6 +18,7 @@ from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend, Backend, check_backend
 from casework.errors import MissingTable, StoreError, Unavailable
+from casework.executions import buckets as numbers
 from casework.executions import store
 from casework.executions.store import Shared
 from casework.executions.store_items import StoredExecution
@@ -64,13 +65,22 @@ def _ack_spawn(shared: Shared, entry: Any) -> Program[None]:
     yield from store.acknowledge(shared, getattr(entry, "seq", entry))
 
 
+def _raise_buckets(shared: Shared, number: int) -> Program[bool]:
+    """Give the store more buckets of its indexes, up to 1,024; other processes learn of them by themselves.
+
+    Raises Misuse for a number below the store's: what stands in a bucket must be found there.
+    """
+    return (yield from numbers.raise_buckets(shared, number))
+
+
 class ExecutionStore:
     """An execution store on a blocking backend. Safe to use from several threads.
 
     Args:
         backend: the store; its tables must exist.
         trace_max: entries kept in each execution's trace.
-        buckets: of the indexes; the same in every process that uses these tables.
+        buckets: of the indexes of a new store; the same in every process that uses these tables. ``raise_buckets``
+            gives an older one more.
     """
 
     def __init__(self, backend: Backend, *, trace_max: int = 200, buckets: int = DEFAULT_BUCKETS) -> None:
@@ -93,6 +103,7 @@ class ExecutionStore:
     append_trace = _driven(store.append_trace)
     read_trace = _driven(store.trace_of)
     purge = _driven(store.purge)
+    raise_buckets = _driven(_raise_buckets)
 
     def close(self) -> None:
         """Give back the backend; harmless when done twice."""
@@ -199,7 +210,8 @@ class AsyncExecutionStore:
     Args:
         backend: the store; its tables must exist.
         trace_max: entries kept in each execution's trace.
-        buckets: of the indexes; the same in every process that uses these tables.
+        buckets: of the indexes of a new store; the same in every process that uses these tables. ``raise_buckets``
+            gives an older one more.
     """
 
     def __init__(self, backend: AsyncBackend, *, trace_max: int = 200, buckets: int = DEFAULT_BUCKETS) -> None:
@@ -222,6 +234,7 @@ class AsyncExecutionStore:
     append_trace = _driven_async(store.append_trace)
     read_trace = _driven_async(store.trace_of)
     purge = _driven_async(store.purge)
+    raise_buckets = _driven_async(_raise_buckets)
 
     async def close(self) -> None:
         """Give back the backend; harmless when done twice."""

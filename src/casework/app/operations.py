@@ -10,7 +10,7 @@ from typing import Any
 
 from casework.app.core import Core
 from casework.errors import Misuse, WaitTimeout
-from casework.executions import control, deliver, inspection, listing, results, tasks
+from casework.executions import buckets, control, deliver, inspection, listing, results, tasks
 from casework.executions.deliver import Execution
 from casework.executions.trace import read_trace
 from casework.kernel.programs import Program, now, sleep
@@ -29,6 +29,7 @@ def start(core: Core, machine: str, *, id: str | None = None, input: Any = None)
         UnknownMachine, NotJson, Misuse: the call is wrong; nothing was written.
         ExecutionExists: the id is taken by another machine or other input.
     """
+    yield from buckets.refresh_sometimes(core.rt)
     execution = yield from deliver.start(core.rt, machine, id, input)
     core.bell.ring(execution.id)
     return execution
@@ -51,6 +52,7 @@ def send(
         NoSuchExecution, UnknownEvent, NotJson, Misuse: the call is wrong; nothing was written.
     """
     payload = {} if data is None else data
+    yield from buckets.refresh_sometimes(core.rt)
     yield from deliver.send(core.rt, id, event, payload, event_id=event_id, priority=priority)
     core.bell.ring(id)
 
@@ -67,6 +69,7 @@ def handle(
     """
     payload = {} if data is None else data
     deliver.check_id(id)
+    yield from buckets.refresh_sometimes(core.rt)
     try:
         execution, state = yield from deliver.handle(
             core.rt, id, event, payload, event_id=event_id, priority=priority, held=core.held(id)
@@ -258,3 +261,17 @@ def fail_task(core: Core, token: str, message: str) -> Program[None]:
         raise Misuse(f"message is {message!r:.80}; it must be a string")
     yield from tasks.fail_from_outside(core.rt, token, message)
     core.bell.flag.set()
+
+
+def raise_buckets(core: Core, number: int) -> Program[bool]:
+    """Give the store more buckets, for more throughput of its indexes and more workers; nothing has to be stopped.
+
+    True: new items are put into all of them from now on. False: a living worker does not know them yet; workers learn
+    of them at their next heartbeat, and the last one that does completes the raise.
+
+    Args:
+        number: buckets, up to 1,024; all of them are looked at all the time.
+
+    Raises Misuse for a number below the store's: what stands in a bucket must be found there.
+    """
+    return (yield from buckets.raise_buckets(core.rt, number))

@@ -21,7 +21,7 @@ from casework.errors import MissingTable, Misuse
 from casework.executions.runtime import Codec, Options
 from casework.executions.worker import WorkerOptions
 from casework.kernel.programs import Program
-from casework.kernel.schema import TABLES
+from casework.kernel.schema import MAX_BUCKETS, TABLES
 from casework.statechart import Machine
 from casework.streams.log import StreamOptions
 
@@ -78,6 +78,7 @@ class App:
     purge = _driven(operations.purge)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
+    raise_buckets = _driven(operations.raise_buckets)
 
     def transaction(self) -> Transaction:
         """One transaction, any mix: ``with app.transaction() as tx``; see ``casework.app.transaction``."""
@@ -176,7 +177,7 @@ def open_app(
 
 
 _BOUNDS = (
-    ("buckets", 1, 10_000),
+    ("buckets", 1, MAX_BUCKETS),
     ("trace_max", 0, 1_000_000),
     ("dedupe_window_s", 0, MAX_DEDUPE_WINDOW_S),
     ("batch_max", 1, 64),

@@ -3,11 +3,15 @@
 The index is spread over buckets and lags; each item of a page is read from the table again and filtered again. Children
 have an entry in the index only when they failed, or an operator moved them; the others are found from their parents
 (:mod:`casework.executions.branches`). A page may be short: only a cursor of None ends it.
+
+The number of buckets is read with each page, after its index entries. So a listing whose process was opened, or which
+was begun, before the number was raised ends only when it has been through all of them: whatever left a bucket before
+it was read stands in a later one, and whoever put it there had raised the number before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,13 +19,14 @@ import msgspec
 
 from casework.errors import CorruptItem, Misuse
 from casework.executions.branches import NOTES, Branch, branches_of, chunks, noted_branch, open_branches
+from casework.executions.buckets import SETTINGS, note_settings
 from casework.executions.cursors import Place, read_place, write_place
 from casework.executions.deliver import Execution, view
 from casework.executions.mailbox import DEAD_BEGIN, DEAD_END, mails_of
 from casework.executions.runtime import Runtime
 from casework.executions.state import STATE, STATUSES, State, is_id, state_of
 from casework.kernel.effects import Page as QueryPage
-from casework.kernel.items import Item
+from casework.kernel.items import Item, Key
 from casework.kernel.programs import Program, get, get_many, query, query_all
 from casework.kernel.schema import EXECUTIONS
 
@@ -81,9 +86,10 @@ def list_executions(
         yield from _children_of(page, parent, place)
         return page.listed
     walks = _walks(page)
-    while place.partition < len(walks) and not page.is_full:
-        place = yield from walks[place.partition](page, place)
-    page.listed.next = write_place(place) if place.partition < len(walks) else None
+    while place.partition < len(walks) * rt.read_buckets and not page.is_full:
+        bucket, n = divmod(place.partition, len(walks))  # more buckets stand behind those that were there
+        place = yield from walks[n](bucket, page, place)
+    page.listed.next = write_place(place) if place.partition < len(walks) * rt.read_buckets else None
     return page.listed
 
 
@@ -140,7 +146,7 @@ class _Page:
             return None
 
 
-Walk = Callable[[_Page, Place], Program[Place]]
+Walk = Callable[[int, _Page, Place], Program[Place]]
 
 LEFT = (None, "done", "cancelled")
 """Filters that children match whose parents wait no longer: what had not ended by then was told to."""
@@ -156,30 +162,29 @@ CHUNK = 100
 
 
 def _walks(page: _Page) -> list[Walk]:
-    """What is walked for a page, one partition of the index after the other.
+    """What is walked for a page in each bucket, one partition of the index after the other.
 
     An execution is found in one way only: by its own entry in the index; or, a child without one, from the parent that
     waits for it, or from the note of a parent that waits no longer.
     """
-    buckets = range(page.rt.options.buckets)
     statuses = STATUSES if page.status is None else (page.status,)
     parents = ("running", "suspended") if page.status in OPEN else ()
     walks: list[Walk] = []
     for status in statuses:
         at_once = status in parents and page.machine is None
-        walks += [partial(_walk_entries, f"{status}/{bucket}", True, at_once) for bucket in buckets]
+        walks.append(partial(_walk_entries, status, True, at_once))
     for status in parents:
         if page.machine is not None or status not in statuses:
-            walks += [partial(_walk_entries, f"{status}/{bucket}", False, True) for bucket in buckets]
+            walks.append(partial(_walk_entries, status, False, True))
     if page.status in LEFT:
-        walks += [partial(_walk_notes, f"{NOTES}/{bucket}") for bucket in buckets]
+        walks.append(_walk_notes)
     return walks
 
 
-def _walk_entries(partition: str, own: bool, children: bool, page: _Page, place: Place) -> Program[Place]:
+def _walk_entries(status: str, own: bool, children: bool, bucket: int, page: _Page, place: Place) -> Program[Place]:
     """A page of the index: the executions that stand there (``own``), and those that they wait for (``children``)."""
-    found = yield from _entries(page, partition, place, page.machine if own else None)
-    items = yield from get_many([EXECUTIONS.key(str(item["id"]), STATE) for item in found.items])
+    found = yield from _entries(page, f"{status}/{bucket}", place, page.machine if own else None)
+    items = yield from _read_again(page.rt, [EXECUTIONS.key(str(item["id"]), STATE) for item in found.items])
     for entry, item in zip(found.items, items, strict=True):
         path = _path_in(entry, place)
         if page.is_full and not path:
@@ -193,10 +198,11 @@ def _walk_entries(partition: str, own: bool, children: bool, page: _Page, place:
     return _behind(place, found)
 
 
-def _walk_notes(partition: str, page: _Page, place: Place) -> Program[Place]:
+def _walk_notes(bucket: int, page: _Page, place: Place) -> Program[Place]:
     """A page of notes: the children of which they tell."""
-    found = yield from _entries(page, partition, place, page.machine)
-    items = yield from get_many([EXECUTIONS.key(str(item["id"]), str(item["sort"])) for item in found.items])
+    found = yield from _entries(page, f"{NOTES}/{bucket}", place, page.machine)
+    keys = [EXECUTIONS.key(str(item["id"]), str(item["sort"])) for item in found.items]
+    items = yield from _read_again(page.rt, keys)
     for entry, item in zip(found.items, items, strict=True):
         page.looked += 1
         branch = page.branch_in(item)
@@ -213,6 +219,13 @@ def _entries(page: _Page, partition: str, place: Place, machine: str | None) -> 
     low, high = (None, None) if machine is None else (f"{machine}/", f"{machine}0")
     size = min(CHUNK, max(page.room, 1))
     return (yield from query(EXECUTIONS, partition, index="listing", low=place.inner or low, high=high, limit=size))
+
+
+def _read_again(rt: Runtime, keys: Sequence[Key]) -> Program[list[Item | None]]:
+    """The items of a page of the index as they are now, and with them the number of buckets."""
+    settings, *items = yield from get_many([SETTINGS, *keys])
+    note_settings(rt, settings)
+    return items
 
 
 def _path_in(entry: Item, place: Place) -> Path:
@@ -300,15 +313,15 @@ def list_dead_letters(rt: Runtime, *, limit: int = 100, cursor: str | None = Non
     """A page of dead letters of all executions, oldest first within a bucket."""
     place = read_place(cursor, ["dead"], limit)
     found = DeadLetters([], None)
-    while place.partition < rt.options.buckets:
+    while place.partition < rt.read_buckets:
         room = limit - len(found.items)
         page = yield from query(EXECUTIONS, f"dead/{place.partition}", index="listing", limit=room, after=place.inner)
-        items = yield from get_many([EXECUTIONS.key(str(item["id"]), str(item["sort"])) for item in page.items])
+        items = yield from _read_again(rt, [EXECUTIONS.key(str(item["id"]), str(item["sort"])) for item in page.items])
         found.items += [dead_letter_of(item, rt) for item in items if item is not None]
         place = Place(place.binding, place.partition + (page.next is None), page.next)
         if len(found.items) >= limit or page.next is not None:
             break
-    found.next = write_place(place) if place.partition < rt.options.buckets else None
+    found.next = write_place(place) if place.partition < rt.read_buckets else None
     return found
 
 

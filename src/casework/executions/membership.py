@@ -1,92 +1,94 @@
-"""Which worker looks at which bucket: rendezvous hashing over the workers that were heard of lately.
+"""Which workers there are, as each of them knows it.
 
-Workers tell each other that they are there through the registry. When their number changes they disagree for a
-moment, and a bucket is looked at twice or not at all until the next heartbeat; both are harmless, since a look is safe
-to repeat and a bucket's work waits in the store.
+Workers tell each other that they are there through the registry, each in a row of its own: when they were heard of,
+until when they are to be taken for living, and how many buckets they know. From the names each computes the shares of
+all, see :mod:`casework.executions.shares`. When their number changes they disagree for a moment, and a bucket is looked
+at twice or not at all until the next heartbeat; both are harmless, since a look is safe to repeat and a bucket's work
+waits in the store. The buckets of a worker that was killed rest for three of its heartbeats.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from casework.errors import ConditionFailed, StoreError
+from casework.executions.buckets import WORKERS, is_living, let_writers_follow, refresh
+from casework.executions.runtime import Runtime
+from casework.executions.shares import Share, share_out
 from casework.kernel.conditions import absent, any_of, greater_than
 from casework.kernel.effects import Flag
-from casework.kernel.items import Put, Update
+from casework.kernel.items import Put, Scalar, Update
 from casework.kernel.programs import Program, now, query_all, sleep, token, write
 from casework.kernel.schema import FORMAT, REGISTRY
 
 log = logging.getLogger("casework.worker")
-
-WORKERS = "worker"
-"""Partition of the registry in which workers stand."""
 
 MISSED_BEATS = 3
 """A worker that missed so many heartbeats is taken for dead."""
 
 
 class Membership:
-    """What one worker knows of the others."""
+    """What one worker knows of the others.
 
-    def __init__(self) -> None:
+    Args:
+        rt: of its process; it learns of more buckets at each heartbeat.
+    """
+
+    def __init__(self, rt: Runtime) -> None:
+        self.rt = rt
         self.name = ""
-        self.others: list[str] = []
+        self.others: Mapping[str, int] = {}
+        """The other living workers by name, each with the number of buckets that it knows."""
         self.is_leaving = False
         """It says no more that it is there."""
         self.has_left = False
         """And the registry knows."""
-        self._own: tuple[object, Sequence[int]] = (None, ())
+        self._own: tuple[object, Share] = (None, Share(()))
 
-    def own_buckets(self, buckets: int) -> Sequence[int]:
-        """The buckets for which this worker scores highest; all while it has heard of nobody."""
-        known = (buckets, self.name, *self.others)
+    def share(self) -> Share:
+        """What this worker looks at; everything while it has heard of nobody."""
+        known = (self.rt.read_buckets, self.name, *self.others.items())
         if self._own[0] != known:
-            self._own = (known, _own_buckets(buckets, self.name, self.others))
+            self._own = (known, _share(self.rt.read_buckets, self.name, self.others))
         return self._own[1]
 
 
-def _own_buckets(buckets: int, name: str, others: Sequence[str]) -> Sequence[int]:
-    if not others:
-        return range(buckets)
-    names = [name, *others]
-    return [bucket for bucket in range(buckets) if max(names, key=lambda n: _score(n, bucket)) == name]
-
-
-def _score(name: str, bucket: int) -> bytes:
-    return hashlib.blake2b(f"{bucket}/{name}".encode(), digest_size=8).digest()
+def _share(buckets: int, name: str, others: Mapping[str, int]) -> Share:
+    """Shared out are the buckets that all know: each must compute the same. Of more, whoever knows them takes all."""
+    agreed = max(1, min([buckets, *others.values()]))
+    share = share_out(agreed, [name, *others])[name]
+    return Share([*share.units, *range(agreed * share.parts, buckets * share.parts)], share.parts)
 
 
 def beat(membership: Membership, heartbeat_s: float) -> Program[None]:
-    """Say that this worker is there, and look who else is.
+    """Say that this worker is there, and look who else is and how many buckets there are.
 
     Raises ConditionFailed once it has left: a beat that was on its way for long must not call it back.
     """
     if not membership.name:
         membership.name = yield from token()
+    rt = membership.rt
+    settings = yield from refresh(rt)
     moment = yield from now()
     heard_us = moment.middle_us
-    yield from write(
-        Put(
-            REGISTRY,
-            {
-                "kind": WORKERS,
-                "name": membership.name,
-                "format": FORMAT,
-                "heard_us": heard_us,
-                "expires_at_s": heard_us // 1_000_000 + 86_400,
-            },
-            any_of(absent(), greater_than("heard_us", 0)),
-        )
-    )
-    oldest_us = heard_us - int(MISSED_BEATS * heartbeat_s * 1e6)
-    beats = yield from query_all(REGISTRY, WORKERS)
-    membership.others = [
-        str(item["name"])
-        for item in beats
-        if item["name"] != membership.name and int(item.get("heard_us", 0)) >= oldest_us
-    ]
+    row: dict[str, Scalar] = {
+        "kind": WORKERS,
+        "name": membership.name,
+        "format": FORMAT,
+        "heard_us": heard_us,
+        "until_us": heard_us + int(MISSED_BEATS * heartbeat_s * 1e6),
+        "buckets": rt.read_buckets,
+        "expires_at_s": heard_us // 1_000_000 + 86_400,
+    }
+    yield from write(Put(REGISTRY, row, any_of(absent(), greater_than("heard_us", 0))))
+    rows = yield from query_all(REGISTRY, WORKERS)
+    membership.others = {
+        str(other["name"]): int(other.get("buckets", 0))
+        for other in rows
+        if other["name"] != membership.name and is_living(other, heard_us)
+    }
+    yield from let_writers_follow(rt, settings)
 
 
 def keep_membership(membership: Membership, heartbeat_s: float, answered: Flag | None = None) -> Program[None]:
@@ -113,7 +115,7 @@ def leave(membership: Membership) -> Program[None]:
         return
     key = REGISTRY.key(WORKERS, membership.name)
     moment = yield from now()
-    gone = {"heard_us": 0, "format": FORMAT, "expires_at_s": moment.middle_us // 1_000_000 + 86_400}
+    gone = {"heard_us": 0, "until_us": 0, "format": FORMAT, "expires_at_s": moment.middle_us // 1_000_000 + 86_400}
     try:
         yield from write(Update(key, gone))
         membership.has_left = True

@@ -49,7 +49,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of an application's executions."""
 
     buckets: int = DEFAULT_BUCKETS
-    """Buckets of the indexes; fixed when the tables were made."""
+    """Buckets of the indexes, into which new items are put; of a store that is new. An older store has its own number,
+    which ``casework settings`` can raise."""
     trace_max: int = 0
     """Keep so many trace entries per execution; 0 keeps none and costs nothing."""
     dedupe_window_s: int | None = None
@@ -84,6 +85,10 @@ class Runtime:
         self, machines: Sequence[Machine] = (), options: Options | None = None, codec: Codec | None = None
     ) -> None:
         self.options = options or Options()
+        self.read_buckets = self.options.buckets
+        """In so many buckets items may stand; never fewer than new ones are put into."""
+        self.settings_read_us = 0
+        """When the store's number was read last by a process that puts; 0: it was opened just now."""
         self.codec = codec
         self.machines: dict[str, Machine] = {}
         self.by_hash: dict[str, Machine] = {}
@@ -99,6 +104,15 @@ class Runtime:
                     f"publish: {name!r}: {publish!r:.80}; name a machine of this process ({known}), and a Publish"
                 )
             check_stream(publish.stream)
+
+    @property
+    def write_buckets(self) -> int:
+        """Into so many buckets new items are put."""
+        return self.options.buckets
+
+    def put_into(self, buckets: int) -> None:
+        """Put new items into so many buckets from now on."""
+        self.options = msgspec.structs.replace(self.options, buckets=buckets)
 
     def add(self, machine: Machine) -> None:
         """Let this process run ``machine``."""

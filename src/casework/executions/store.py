@@ -16,6 +16,7 @@ import msgspec
 
 from casework.errors import AlreadyProcessed, ConditionFailed, Contention, OutcomeUnknown, StoreConflict
 from casework.executions import store_items as items
+from casework.executions.buckets import SETTINGS, note_settings, refresh, refresh_sometimes
 from casework.executions.change import id_hash, is_recent, mark_sort
 from casework.executions.cursors import Place, read_place, write_place
 from casework.executions.state import ID_HASH_BYTES, RECENT_IDS, STATE, STATUSES, decode_timers, encode_timers
@@ -51,11 +52,27 @@ class Shared(msgspec.Struct):
     """What the programs of one store share."""
 
     buckets: int
+    """Into so many buckets new items are put."""
     trace_max: int = 200
     statuses: set[str] = msgspec.field(default_factory=lambda: set(STATUSES))
     """Statuses known to be registered."""
     born_us: int = 0
     """The last time at which an execution was created here."""
+    read_buckets: int = 0
+    """In so many buckets items may stand."""
+    settings_read_us: int = 0
+
+    def __post_init__(self) -> None:
+        self.read_buckets = max(self.read_buckets, self.buckets)
+
+    @property
+    def write_buckets(self) -> int:
+        """Into so many buckets new items are put."""
+        return self.buckets
+
+    def put_into(self, buckets: int) -> None:
+        """Put new items into so many buckets from now on."""
+        self.buckets = buckets
 
     def birth_us(self, now_us: int) -> int:
         """When an execution is created: no two have one time, since it tells the lives of an id apart."""
@@ -118,16 +135,18 @@ def list_executions(
     place = read_place(cursor, [asked, machine, roots_only, parent], limit)
     # Without a filter the first page says which statuses there are; the cursor keeps them.
     statuses = asked if asked is not None else place.names or (yield from _all_statuses(shared))
-    partitions = [f"{name}/{bucket}" for name in statuses for bucket in range(shared.buckets)]
     low, high = (None, None) if machine is None else (f"{machine}/", f"{machine}0")
     page = Page([], None)
     walked = 0
-    while place.partition < len(partitions):
+    while place.partition < len(statuses) * shared.read_buckets:
+        bucket, n = divmod(place.partition, len(statuses))  # more buckets stand behind those that were there
         room = limit - len(page.items)
         found = yield from query(
-            EXECUTIONS, partitions[place.partition], index="listing", low=low, high=high, limit=room, after=place.inner
+            EXECUTIONS, f"{statuses[n]}/{bucket}", index="listing", low=low, high=high, limit=room, after=place.inner
         )
-        states = yield from get_many([EXECUTIONS.key(str(item["id"]), STATE) for item in found.items])
+        keys = [EXECUTIONS.key(str(item["id"]), STATE) for item in found.items]
+        settings, *states = yield from get_many([SETTINGS, *keys])
+        note_settings(shared, settings)
         page.items += [
             items.stored_of(state)
             for state in states
@@ -142,7 +161,7 @@ def list_executions(
         place = Place(place.binding, place.partition + (found.next is None), found.next, names)
         if len(page.items) >= limit or walked >= 64:
             break
-    page.next_cursor = write_place(place) if place.partition < len(partitions) else None
+    page.next_cursor = write_place(place) if place.partition < len(statuses) * shared.read_buckets else None
     return page
 
 
@@ -194,6 +213,7 @@ def commit(
     yield from _register_status(shared, exe.status)
     if exe.version and exe.known_timers is None:
         _take_over(exe, (yield from get(exe.key)))
+    yield from refresh_sometimes(shared)
     writer = yield from token()
     lost = 0
     while True:
@@ -369,12 +389,24 @@ def pending_spawns(shared: Shared) -> Program[list[SpawnEntry]]:
 
 def _outgoing(shared: Shared, kind: str) -> Program[list[Item]]:
     """The items of one class of the pending index, of all buckets, read from the table."""
-    entries = yield from walk_all(
-        [Query(EXECUTIONS, f"{kind}/{bucket}", "pending") for bucket in range(shared.buckets)]
-    )
+    entries = yield from _pending(shared, kind, None)
     keys = [Key(EXECUTIONS, str(item["id"]), str(item["sort"])) for item in entries]
     found: list[Item | None] = yield from get_many(keys)
     return [item for item in found if item is not None]
+
+
+def _pending(shared: Shared, kind: str, until_us: int | None) -> Program[list[Item]]:
+    """The entries of one class of the pending index, of all buckets; also of those that were added meanwhile."""
+    entries: list[Item] = []
+    looked = 0
+    while looked < shared.read_buckets:
+        buckets = range(looked, shared.read_buckets)
+        entries += yield from walk_all(
+            [Query(EXECUTIONS, f"{kind}/{bucket}", "pending", None, until_us) for bucket in buckets]
+        )
+        looked = buckets.stop
+        yield from refresh(shared)
+    return entries
 
 
 def acknowledge(shared: Shared, seq: str) -> Program[None]:
@@ -406,9 +438,7 @@ def acknowledge(shared: Shared, seq: str) -> Program[None]:
 def due_timers(shared: Shared, at_s: float) -> Program[list[tuple[str, str, float]]]:
     """Timers due at ``at_s`` (epoch seconds), as (execution, path, fire time), earliest first."""
     at_us = items.to_us(at_s, "now")
-    entries = yield from walk_all(
-        [Query(EXECUTIONS, f"{items.DUE}/{bucket}", "pending", None, at_us) for bucket in range(shared.buckets)]
-    )
+    entries = yield from _pending(shared, items.DUE, at_us)
     ids = [str(item["id"]) for item in entries]
     states: list[Item | None] = (yield GetMany([EXECUTIONS.key(id, STATE) for id in ids])) if ids else []
     due = [

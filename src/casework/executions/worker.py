@@ -18,6 +18,7 @@ from casework.executions.advance import Advanced, advance
 from casework.executions.holding import claim_all, drain_tasks, has_room, place_of
 from casework.executions.membership import keep_membership, leave
 from casework.executions.publish import deliver
+from casework.executions.shares import Share
 from casework.executions.worker_state import Alarms, Bell, Worker, WorkerOptions, WorkerStatus
 from casework.kernel.containment import in_words
 from casework.kernel.effects import Outcome, Query, Unfinished
@@ -82,12 +83,14 @@ def sweep(worker: Worker) -> Program[int]:
     did = yield from _answer_bell(worker)
     seen: set[str] = set()
     for kind in ("timer", "work"):
-        walk = yield from _look_at(worker, kind)
+        share = worker.share()
+        walk = yield from _look_at(worker, share, kind)
         while walk.left and not worker.stop.is_set:
             items = yield from walk.next_pages(max(16, worker.options.group // len(walk.left)))
             found = 0
-            if items:
-                found = yield from _do(worker, items, seen)
+            own = [item for item in items if share.takes(item)]
+            if own:
+                found = yield from _do(worker, own, seen)
             # What was rung is answered between pages: a backlog of others does not delay it.
             did += found + (yield from _answer_bell(worker))
             if found and kind == "work":
@@ -101,10 +104,11 @@ def _look_for_tasks(worker: Worker) -> Program[int]:
     if not has_room(worker):
         return 0
     did = 0
-    walk = yield from _look_at(worker, "task")
+    share = worker.share()
+    walk = yield from _look_at(worker, share, "task")
     while walk.left and not worker.stop.is_set and has_room(worker):
         items = yield from walk.next_pages(max(16, worker.options.concurrency // len(walk.left)))
-        places = [Key(EXECUTIONS, str(item["id"]), str(item["sort"])) for item in items]
+        places = [Key(EXECUTIONS, str(item["id"]), str(item["sort"])) for item in items if share.takes(item)]
         due = [place for place in places if place_of(place) not in worker.running]
         claimed = yield from claim_all(worker, due)
         worker.waiting_n += len(due) - claimed
@@ -126,13 +130,13 @@ def _let_go(worker: Worker) -> None:
         worker.bell.ring(id)
 
 
-def _look_at(worker: Worker, kind: str) -> Program[Walk]:
+def _look_at(worker: Worker, share: Share, kind: str) -> Program[Walk]:
     """A look at what is due by now; what comes due meanwhile is for the next one."""
     moment = yield from now()
     worker.last_look_us = moment.middle_us
     # A look at work is harmless when it is early; a timer that is not certainly due would be looked at in vain.
     until_us = moment.earliest_us if kind == "timer" else moment.latest_us
-    return Walk([Query(EXECUTIONS, f"{kind}/{bucket}", "pending", None, until_us) for bucket in worker.buckets()])
+    return Walk([Query(EXECUTIONS, f"{kind}/{bucket}", "pending", None, until_us) for bucket in share.buckets])
 
 
 def _answer_bell(worker: Worker) -> Program[int]:

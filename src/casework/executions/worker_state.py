@@ -10,7 +10,7 @@ import collections
 import contextlib
 import heapq
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ from casework.errors import CaseworkError
 from casework.executions.membership import Membership
 from casework.executions.run_task import Perform, TaskRunner
 from casework.executions.runtime import Runtime
+from casework.executions.shares import Share
 from casework.kernel.containment import in_words, text_of, type_of
 from casework.kernel.effects import Flag, Handle
 from casework.streams.log import Log
@@ -120,7 +121,7 @@ class Worker:
         self.bell = bell or Bell()
         self.alarms = Alarms()
         self.stop = Flag()
-        self.membership = Membership()
+        self.membership = Membership(rt)
         self.calls: Calls = NoCalls()
         """Where functions of users run, as far as a worker must know of it."""
         self.running: dict[str, Held] = {}
@@ -141,9 +142,9 @@ class Worker:
         self.last_look_us = 0
         self.was_full = False
 
-    def buckets(self) -> Sequence[int]:
-        """The buckets that are this worker's to look at."""
-        return self.membership.own_buckets(self.rt.options.buckets)
+    def share(self) -> Share:
+        """What is this worker's to look at."""
+        return self.membership.share()
 
     def has_ended(self, error: BaseException | None) -> None:
         """It works no more; with the error that ended it, or because it was asked to."""

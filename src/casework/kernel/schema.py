@@ -6,6 +6,7 @@ older code: see :func:`check_format`.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -52,12 +53,27 @@ INDEX_KINDS = ("timer", "work", "task")
 their next timer; messages, and executions that have something left to do; tasks. None of them hides another."""
 
 DEFAULT_BUCKETS = 16
-"""Buckets of the ``pending`` and ``listing`` indexes, fixed when the tables are made."""
+"""Buckets of the ``pending`` and ``listing`` indexes of a new store; the registry's settings have a store's number."""
+
+MAX_BUCKETS = 1024
+"""The most buckets. All of them are looked at all the time, whatever stands in them."""
 
 
+@functools.lru_cache(8192)
 def bucket_of(id: str, buckets: int) -> int:
-    """The bucket of an execution: spreads the indexes over partitions, and workers over executions."""
-    return zlib.crc32(id.encode()) % buckets
+    """The bucket of an execution: spreads the indexes over partitions, and workers over executions.
+
+    By a jump hash (Lamping and Veach, 2014, "A Fast, Minimal Memory, Consistent Hash Algorithm"): when there are more
+    buckets, an execution keeps its own or moves to a new one, never to another old one. So whoever goes through the
+    buckets in order, while their number is raised, meets all.
+    """
+    key = zlib.crc32(id.encode())
+    bucket, jump = 0, 0
+    while jump < buckets:
+        bucket = jump
+        key = (key * 2862933555777941757 + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        jump = ((bucket + 1) << 31) // ((key >> 33) + 1)
+    return bucket
 
 
 def check_format(item: Mapping[str, Any], what: str) -> None:

@@ -148,7 +148,7 @@ class VirtualApp(App):
     # --- work -------------------------------------------------------------------------------------------------------
 
     def _partitions(self) -> list[str]:
-        return [f"{kind}/{b}" for kind in INDEX_KINDS for b in range(self.core.rt.options.buckets)]
+        return [f"{kind}/{b}" for kind in INDEX_KINDS for b in range(self.core.rt.read_buckets)]
 
     def _due(self) -> list[Item]:
         now_us = self.clock.now().earliest_us

@@ -14,7 +14,7 @@ import msgspec
 
 from casework.errors import TaskFailed, TaskNotClaimed
 from casework.executions import deliver, tasks
-from casework.executions.membership import WORKERS
+from casework.executions.buckets import WORKERS
 from casework.executions.run_task import LATER, TaskRunner, call_function, find_function
 from casework.executions.runtime import Runtime
 from casework.executions.task_items import read_public_token

@@ -20,7 +20,9 @@ HEAD = """\
 
 <!-- Written by .ci/cli_reference.py from the commands themselves; edit their help texts instead. -->
 
-`casework COMMAND --help` says the same. The store is given with `--store` or in the variable `CASEWORK_STORE`.
+`casework COMMAND --help` says the same. The store is given with `--store` or in the variable `CASEWORK_STORE`; or, with
+the machines and the codec, by a function of your program: `--app MODULE:FUNCTION` or the variable `CASEWORK_APP` ([what it
+returns](open.md#one-place-that-says-what-an-application-is)).
 
 | exit code | means |
 |---|---|

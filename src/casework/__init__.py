@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from casework.app.aio import AsyncApp
     from casework.app.aio import open_app_async as open_async
+    from casework.app.arguments import OpenArguments
     from casework.app.current import current_claim
     from casework.app.execution_store import (
         AsyncDynamoDBStore,
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
     )
     from casework.executions.deliver import Execution
     from casework.executions.run_task import LATER, TaskContext
-    from casework.executions.runtime import Publish
     from casework.executions.store_items import OutboxEntry, SpawnEntry, StoredExecution, TimerOp
     from casework.idempotency.guarding import Claim
     from casework.idempotency.record import ClaimResult, Record
@@ -167,7 +167,7 @@ _WHERE = {
     "Execution": "casework.executions.deliver:Execution",
     "LATER": "casework.executions.run_task:LATER",
     "Machine": "casework.statechart:Machine",
-    "Publish": "casework.executions.runtime:Publish",
+    "OpenArguments": "casework.app.arguments:OpenArguments",
     "Op": "casework.streams.log:Op",
     "StreamOptions": "casework.streams.log:StreamOptions",
     "StreamStore": "casework.app.streams:StreamStore",
@@ -252,11 +252,11 @@ __all__ = [
     "NotJson",
     "Op",
     "OpIdReused",
+    "OpenArguments",
     "OpenTelemetryHook",
     "OutboxEntry",
     "OutcomeUnknown",
     "PayloadMismatch",
-    "Publish",
     "Record",
     "RememberedError",
     "ResultLost",

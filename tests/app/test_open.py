@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import casework
-from casework.app.core import SETTINGS
+from casework.app.settings import SETTINGS
 from casework.kernel.effects import Get, Write
 from casework.kernel.items import Update
 from casework.kernel.schema import STREAMS, TABLES

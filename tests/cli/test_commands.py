@@ -233,10 +233,11 @@ def test_the_template_and_the_policy_are_json(shell: Shell) -> None:
 def test_settings_shows_and_changes_what_the_store_decides_for_all_its_processes(shell: Shell) -> None:
     assert "there is no database" in shell.refused("settings")
     assert "dedupe_window_s  60" in shell.run("settings", "--dedupe-window-s", "60").stdout
-    assert shell.json("settings") == {"buckets": 16, "dedupe_window_s": 60}
+    found = {"buckets": 16, "dedupe_window_s": 60, "trace_max": None, "codec": None}
+    assert shell.json("settings") == found
     assert "buckets          32" in shell.run("settings", "--buckets", "32").stdout
     assert "cannot go back to 16" in shell.refused("settings", "--buckets", "16")
-    assert shell.json("settings") == {"buckets": 32, "dedupe_window_s": 60}
+    assert shell.json("settings") == {**found, "buckets": 32}
     url = f"sqlite:///{shell.folder}/casework.db"
     with casework.open(url, dedupe_window_s=60):
         shell.run("settings", "--dedupe-window-s", "0")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from casework.app.arguments import make_options
 from casework.app.core import Core
-from casework.app.sync import App, make_options, prepare
+from casework.app.sync import App, prepare
 from casework.backends.drive import run
 from casework.backends.surroundings import VirtualClock
 from casework.errors import CorruptItem, TaskFailed
@@ -48,7 +49,7 @@ class Mask:
 
 def app_with(codec: Any, backend: WatchedBackend | None = None) -> App:
     backend = backend or WatchedBackend(clock=VirtualClock())
-    core = Core([machine(MACHINE)], make_options({"trace_max": 10}), codec)
+    core = Core([machine(MACHINE)], make_options(trace_max=10), codec)
     prepare(core, backend, create=True)
     return App(core, backend, owns_backend=False)
 
@@ -93,16 +94,22 @@ def test_context_messages_timers_inputs_results_details_and_dead_letters_are_enc
     assert stored and not [text for text in stored if "secret" in text]
 
 
-def test_a_process_with_another_codec_parks_what_it_cannot_read_and_says_so() -> None:
+def test_a_process_whose_codec_fails_parks_what_it_cannot_read_and_says_so() -> None:
+    class Failing(Mask):
+        name = "Mask"
+        fails = False
+
+        def decode(self, text: str) -> str:
+            if self.fails:
+                raise ValueError("wrong key")
+            return super().decode(text)
+
     app = app_with(Mask())
     app.start("m", id="x", input={"word": "secret"})
     app.send("x", "note", {"word": "secret"})
-
-    class Other(Mask):
-        def decode(self, text: str) -> str:
-            raise ValueError("wrong key")
-
-    other = app_with(Other(), app.backend)  # type: ignore[arg-type]
+    codec = Failing()
+    other = app_with(codec, app.backend)  # type: ignore[arg-type]
+    codec.fails = True
     assert "wrong key" in work_once(other, "x").parked
     with pytest.raises(CorruptItem, match="wrong key"):
         other.get("x")

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-import casework
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.memory import MemoryBackend
 from casework.backends.surroundings import VirtualClock
 from casework.backends.threaded import ThreadedBackend
-from casework.errors import Contention, Misuse
+from casework.errors import Contention, InvalidMachine, WaitTimeout
 from casework.executions import control, deliver
 from casework.executions.advance import advance
 from casework.executions.publish import deliver as publish
-from casework.executions.runtime import Options, Publish, Runtime
+from casework.executions.runtime import Options, Runtime
 from casework.executions.worker import Worker, sweep
 from casework.kernel.effects import Transact
 from casework.kernel.items import Delete
 from casework.statechart import Machine
+from casework.statechart.load.yaml import parse
 from casework.streams.log import Log
 from casework.streams.read import read_page
 from tests.executions.stepping import LosesAnswers, Stepped, Torn, fresh_backend, items_of
@@ -36,8 +36,13 @@ states:
 """
 
 
+def light(publish: Any) -> Machine:
+    raw, _ = parse(LIGHT)
+    return Machine.from_dict({**raw, "publish": publish})
+
+
 def runtime(**options: Any) -> Runtime:
-    return Runtime([Machine.from_yaml(LIGHT)], Options(publish={"light": Publish("lights", **options)}))
+    return Runtime([light({"stream": "lights", **options})], Options())
 
 
 def published(backend: Any) -> list[dict[str, Any]]:
@@ -69,7 +74,7 @@ def test_every_transition_is_published_once_in_the_order_of_the_commits(backend:
 
 
 def test_only_chosen_events_are_published_where_some_are_chosen(backend: MemoryBackend) -> None:
-    rt = runtime(events=("Stop",), data=False)
+    rt = runtime(events=["Stop"], data=False)
     run(deliver.start(rt, "light", "l", None), backend)
     drive(rt, backend, "l", "Go", "Stop", "Stop")
     run(publish(Log(), rt, ["l"]), backend)
@@ -252,15 +257,36 @@ def test_a_delivery_that_cannot_be_read_holds_up_its_own_execution_only(
 def test_in_virtual_time_what_is_published_arrives_and_nothing_goes_in_a_circle() -> None:
     from casework.testing import VirtualApp
 
-    with VirtualApp([Machine.from_yaml(LIGHT)], publish={"light": Publish("lights")}) as app:
+    with VirtualApp([light("lights")]) as app:
         app.start("light", id="l")
         app.advance("1h")
-        with pytest.raises(casework.WaitTimeout):
+        with pytest.raises(WaitTimeout):
             app.wait("l")
         assert len(published(app.backend)) == 1
 
 
-def test_publishing_a_machine_that_is_not_here_or_to_no_stream_is_refused() -> None:
-    for wrong in ({"other": Publish("s")}, {"light": Publish("no/stream")}, {"light": "lights"}):
-        with pytest.raises(Misuse):
-            casework.open("memory:", machines=[Machine.from_yaml(LIGHT)], publish=wrong)
+@pytest.mark.parametrize(
+    "wrong",
+    [5, True, "no/stream", "@x", {}, {"stream": None}, {"stream": "s", "event": ["Go"]}, {"stream": "s", "events": []},
+     {"stream": "s", "events": [1]}, {"stream": "s", "data": "no"}, ["s"]],
+)  # fmt: skip
+def test_what_cannot_be_published_is_refused_where_it_is_written(wrong: Any) -> None:
+    with pytest.raises(InvalidMachine, match="publish"):
+        light(wrong)
+
+
+def test_what_an_execution_publishes_is_decided_by_the_definition_that_it_started_with(backend: MemoryBackend) -> None:
+    """Two processes cannot publish one execution differently: what is published is a part of the definition's hash."""
+    old, new = light("lights"), light({"stream": "others", "data": False})
+    silent = Machine.from_yaml(LIGHT)
+    assert len({old.hash, new.hash, silent.hash}) == 3
+    run(deliver.start(Runtime([old]), "light", "l", None), backend)
+    for other in (new, silent):  # a deploy that publishes otherwise, or no more; and a worker that never did
+        drive(Runtime([other]), backend, "l", "Go", "Stop")
+    run(publish(Log(), Runtime(), ["l"]), backend)
+    assert [one["version"] for one in published(backend)] == [1, 2, 3, 4, 5]
+    run(control.migrate(Runtime([new]), "l"), backend)
+    drive(Runtime([new]), backend, "l", "Go")
+    run(publish(Log(), Runtime(), ["l"]), backend)
+    (last,) = [json.loads(op.data) for op in run(read_page(Log(), "others"), backend).ops]
+    assert (last["event"], "data" in last, len(published(backend))) == ("Go", False, 5)

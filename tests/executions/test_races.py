@@ -66,10 +66,7 @@ def backend(clock: VirtualClock) -> MemoryBackend:
 
 
 def runtime(*texts: str, **options: int) -> Runtime:
-    rt = Runtime([Machine.from_yaml(text) for text in texts], Options(**options))
-    for machine in rt.machines.values():
-        machine.knows_machines(rt.machines)
-    return rt
+    return Runtime([Machine.from_yaml(text) for text in texts], Options(**options))
 
 
 def context_of(rt: Runtime, backend: object, id: str) -> dict:

@@ -61,10 +61,7 @@ def backend(clock: VirtualClock) -> MemoryBackend:
 
 @pytest.fixture
 def rt() -> Runtime:
-    fan = Machine.from_yaml(FAN)
-    kid = Machine.from_yaml(KID)
-    fan.knows_machines(["fan", "kid"])
-    return Runtime([fan, kid], Options())
+    return Runtime([Machine.from_yaml(FAN), Machine.from_yaml(KID)], Options())
 
 
 def children_of(backend: MemoryBackend, id: str) -> list[str]:

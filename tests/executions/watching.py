@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from casework.app.arguments import make_options
 from casework.app.core import Core
-from casework.app.sync import App, make_options, prepare
+from casework.app.sync import App, prepare
 from casework.backends.drive import perform, run
 from casework.backends.dynamodb.units import Units, write_units
 from casework.backends.memory import MemoryBackend
@@ -77,7 +78,7 @@ def watched_app(*machines: Machine, **options: Any) -> tuple[App, WatchedBackend
 
 def app_on(backend: MemoryBackend, *machines: Machine, **options: Any) -> App:
     """One more process on the same store."""
-    core = Core(machines, make_options(options), None)
+    core = Core(machines, make_options(**options), None)
     prepare(core, backend, create=True)
     return App(core, backend, owns_backend=False)
 

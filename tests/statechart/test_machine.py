@@ -115,7 +115,7 @@ def test_check_names_every_function_that_is_missing() -> None:
 def test_a_name_of_a_task_and_a_machine_is_refused() -> None:
     machine = order()
     machine.task(name="charge_card")(print)
-    machine.knows_machines(["charge_card"])
+    machine = machine.beside(["charge_card"])
     with pytest.raises(InvalidMachine, match="names a task and a machine"):
         machine.invocation_kind("charge_card")
     assert any("names a task and a machine" in problem.text for problem in machine.check())

@@ -162,8 +162,7 @@ def test_a_name_is_a_task_or_a_machine_by_what_is_known() -> None:
     text = "{id: m, initial: a, states: {a: {invoke: {src: thing}}}}"
     assert isinstance(Chart(text).effects[0], StartTask)
     chart = Chart(text)
-    chart.machine.knows_machines(["thing"])
-    again = Chart(chart.machine)
+    again = Chart(chart.machine.beside(["thing"]))
     assert again.effects == [StartChildren("a", "a", 1, "thing", [{}], False, "all", {})]
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
-from casework.app.core import Core, read_settings, write_settings
+from casework.app.arguments import check_rest, make_options
+from casework.app.core import Core
 from casework.app.idempotency_store import AsyncIdempotencyStore
 from casework.app.methods import look_like
+from casework.app.settings import read_settings, write_settings
 from casework.app.stores import is_embedded, open_backend_async, store_url
 from casework.app.streams_aio import AsyncStreamStore
-from casework.app.sync import make_options, worker_options
+from casework.app.sync import worker_options
 from casework.app.transaction import AsyncTransaction
 from casework.app.workers import WorkerTask
 from casework.backends.drive_async import run_async
@@ -19,7 +21,7 @@ from casework.backends.port import AsyncBackend
 from casework.errors import MissingTable, Misuse
 from casework.executions.runtime import Codec
 from casework.kernel.programs import Program
-from casework.kernel.schema import TABLES
+from casework.kernel.schema import DEFAULT_BUCKETS, TABLES
 from casework.statechart import Machine
 from casework.streams.log import StreamOptions
 
@@ -136,13 +138,27 @@ def open_app_async(
     create: bool | None = None,
     codec: Codec | None = None,
     streams: StreamOptions | None = None,
-    **options: Any,
+    buckets: int = DEFAULT_BUCKETS,
+    trace_max: int | None = None,
+    dedupe_window_s: int | None = None,
+    batch_max: int = 64,
+    spill_above: int = 60,
+    spill_part: int = 90,
 ) -> AsyncApp:
     """Open a store on the running loop: ``async with casework.open_async(...) as app``.
 
     Arguments and errors are those of :func:`casework.open`; most errors come when the block is entered.
     """
-    core = Core(machines, make_options(options), codec, streams)
+    options = make_options(
+        buckets=buckets, trace_max=trace_max, dedupe_window_s=dedupe_window_s, batch_max=batch_max,
+        spill_above=spill_above, spill_part=spill_part,
+    )  # fmt: skip
+    check_rest(create, streams)
+    return open_core_async(Core(machines, options, codec, streams), store, create)
+
+
+def open_core_async(core: Core, store: str | AsyncBackend | None, create: bool | None) -> AsyncApp:
+    """An application on a store, of what it is given; see :func:`open_app_async`."""
     if store is None or isinstance(store, str):
         url = store_url(store)
         wanted = is_embedded(url) if create is None else create

@@ -8,9 +8,11 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
-from casework.app.core import MAX_DEDUPE_WINDOW_S, Core, read_settings, write_settings
+from casework.app.arguments import check_rest, make_options
+from casework.app.core import Core
 from casework.app.idempotency_store import IdempotencyStore
 from casework.app.methods import look_like
+from casework.app.settings import read_settings, write_settings
 from casework.app.stores import is_embedded, open_backend, store_url
 from casework.app.streams import StreamStore
 from casework.app.transaction import Transaction
@@ -18,10 +20,10 @@ from casework.app.workers import WorkerThread
 from casework.backends.drive import run
 from casework.backends.port import Backend
 from casework.errors import MissingTable, Misuse
-from casework.executions.runtime import Codec, Options
+from casework.executions.runtime import Codec
 from casework.executions.worker import WorkerOptions
 from casework.kernel.programs import Program
-from casework.kernel.schema import MAX_BUCKETS, TABLES
+from casework.kernel.schema import DEFAULT_BUCKETS, TABLES
 from casework.statechart import Machine
 from casework.streams.log import StreamOptions
 
@@ -142,7 +144,12 @@ def open_app(
     create: bool | None = None,
     codec: Codec | None = None,
     streams: StreamOptions | None = None,
-    **options: Any,
+    buckets: int = DEFAULT_BUCKETS,
+    trace_max: int | None = None,
+    dedupe_window_s: int | None = None,
+    batch_max: int = 64,
+    spill_above: int = 60,
+    spill_part: int = 90,
 ) -> App:
     """Open a store, blocking.
 
@@ -150,16 +157,44 @@ def open_app(
         store: its URL (``sqlite:///shop.db``, ``dynamodb://?region=eu-west-1&prefix=shop``, ``memory:``), or a backend.
             None is the URL in the environment variable CASEWORK_STORE, else the file casework.db in the working
             directory, as for the commands.
-        machines: those of this process.
+        machines: those of this process. They are not changed; another application can have them as well.
         create: make the tables that are missing; None: in a file or in memory, not on DynamoDB.
-        codec: what stores context, messages and results, such as encryption.
+        codec: what stores context, messages and results, such as encryption. It belongs to the store: the first
+            process that opens it with machines decides, and one that has another codec, or none, is refused.
         streams: settings of the streams.
-        options: those of :class:`casework.executions.runtime.Options`.
+        buckets: buckets of the indexes, 1 to 1,024, of a store that is new. An older store has its own number, which
+            ``casework settings`` can raise.
+        trace_max: keep so many trace entries per execution, 0 to 1,000,000; 0 keeps none and costs nothing. None: as
+            many as the store says, which is what the first process gave that gave a number (0 until then), or
+            ``casework settings --trace-max``.
+        dedupe_window_s: refuse repeated event ids for so many seconds, at the price of a mark per event; 0: the last
+            32 ids only. A store has one window for all its processes: fixed when it is made (0 by default), changed by
+            ``casework settings``; None takes it. Processes that have the store open when it is changed keep the old one
+            until they open it again.
+        batch_max: at most so many events of one execution go into one commit, 1 to 64.
+        spill_above: more messages, tasks and children than this in one commit, 1 to 60, are recorded in it and
+            performed afterwards. The next commit may have to check the messages that one commit sent, and must still
+            have room for what it takes itself.
+        spill_part: so many of them are performed in one transaction, 1 to 90; the rest of it is for the state and the
+            spilled item.
 
     Raises Misuse for what cannot work, MissingTable, MissingExtra, NewerFormat, Unavailable.
-    """  # fmt: skip
-    core = Core(machines, make_options(options), codec, streams)
-    owns = store is None or isinstance(store, str)
+    """
+    options = make_options(
+        buckets=buckets, trace_max=trace_max, dedupe_window_s=dedupe_window_s, batch_max=batch_max,
+        spill_above=spill_above, spill_part=spill_part,
+    )  # fmt: skip
+    check_rest(create, streams)
+    return open_core(Core(machines, options, codec, streams), store, create)
+
+
+def open_core(core: Core, store: str | Backend | None, create: bool | None, *, owns: bool | None = None) -> App:
+    """An application on a store, of what it is given; see :func:`open_app`.
+
+    ``owns``: it closes the store; None: where the store is not a backend that somebody else made.
+    """
+    if owns is None:
+        owns = store is None or isinstance(store, str)
     url = store_url(store) if store is None or isinstance(store, str) else None
     core.url = url or ""
     backend = open_backend(url) if url is not None else store
@@ -174,31 +209,6 @@ def open_app(
             backend.close()
         raise
     return App(core, backend, owns_backend=owns)
-
-
-_BOUNDS = (
-    ("buckets", 1, MAX_BUCKETS),
-    ("trace_max", 0, 1_000_000),
-    ("dedupe_window_s", 0, MAX_DEDUPE_WINDOW_S),
-    ("batch_max", 1, 64),
-    ("spill_above", 1, 60),
-    ("spill_part", 1, 90),
-)
-
-
-def make_options(options: dict[str, Any]) -> Options:
-    """The options of an application; Misuse for unknown ones."""
-    try:
-        made = Options(**options)
-    except TypeError as error:
-        raise Misuse(f"open: {error}; known options: {', '.join(Options.__struct_fields__)}") from None
-    for name, least, most in _BOUNDS:
-        value = getattr(made, name)
-        if name == "dedupe_window_s" and value is None:
-            continue
-        if type(value) is not int or not least <= value <= most:
-            raise Misuse(f"open: {name} is {value!r:.80}; it must be a whole number from {least} to {most}")
-    return made
 
 
 def prepare(core: Core, backend: Backend, *, create: bool) -> None:

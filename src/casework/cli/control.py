@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from casework.cli.application import FromApp
 from casework.cli.failures import command
 from casework.cli.opening import Debug, Id, Store, counted, find_machines, open_store
+from casework.errors import Misuse
 
 Code = Annotated[
     str | None,
@@ -18,13 +20,18 @@ Code = Annotated[
 ]
 
 
+def _check_code(code: str | None, source: str | None) -> None:
+    if not code and not source:
+        raise Misuse("name the machine: --machine shop:order, or the application: --app shop:application")
+
+
 def _said(execution: Any) -> None:
     where = ", ".join(execution.configuration)
     print(f"{execution.id} is {execution.status}{f' in {where}' if where and not execution.has_ended else ''}")
 
 
 @command
-def cancel(id: Id, code: Code = None, store: Store = None, debug: Debug = False) -> None:
+def cancel(id: Id, code: Code = None, source: FromApp = None, store: Store = None, debug: Debug = False) -> None:
     """Ask an execution to end.
 
     With --machine, and where the machine knows an event named cancel, that event is handled; else it is terminated.
@@ -33,49 +40,48 @@ def cancel(id: Id, code: Code = None, store: Store = None, debug: Debug = False)
     casework cancel o-1
     casework cancel o-1 --machine shop:order
     """
-    with open_store(store, find_machines(code) if code else ()) as app:
+    with open_store(store, source, find_machines(code) if code else ()) as app:
         _said(app.cancel(id))
 
 
 @command
-def terminate(id: Id, store: Store = None, debug: Debug = False) -> None:
+def terminate(id: Id, source: FromApp = None, store: Store = None, debug: Debug = False) -> None:
     """End an execution now, whatever its machine says; its tasks and children are stopped, its parent is told.
 
     \b
     casework terminate o-1
     """
-    with open_store(store) as app:
+    with open_store(store, source) as app:
         _said(app.terminate(id))
 
 
 @command
-def suspend(id: Id, store: Store = None, debug: Debug = False) -> None:
+def suspend(id: Id, source: FromApp = None, store: Store = None, debug: Debug = False) -> None:
     """Stop an execution where it stands: events wait, timers do not fire, no task starts. Running tasks go on.
 
     \b
     casework suspend o-1
     """
-    with open_store(store) as app:
+    with open_store(store, source) as app:
         _said(app.suspend(id))
 
 
 @command
-def resume(id: Id, store: Store = None, debug: Debug = False) -> None:
+def resume(id: Id, source: FromApp = None, store: Store = None, debug: Debug = False) -> None:
     """Let a suspended execution go on; timers that came due meanwhile fire now.
 
     \b
     casework resume o-1
     """
-    with open_store(store) as app:
+    with open_store(store, source) as app:
         _said(app.resume(id))
 
 
 @command
 def redrive(
     id: Id,
-    code: Annotated[
-        str, typer.Option("--machine", metavar="PLACE", help="A file, MODULE:NAME or MODULE with the machine.")
-    ],
+    code: Code = None,
+    source: FromApp = None,
     store: Store = None,
     debug: Debug = False,
 ) -> None:
@@ -86,7 +92,8 @@ def redrive(
     \b
     casework redrive o-1 --machine shop:order
     """
-    with open_store(store, find_machines(code)) as app:
+    _check_code(code, source)
+    with open_store(store, source, find_machines(code) if code else ()) as app:
         _said(app.redrive(id))
 
 
@@ -94,6 +101,7 @@ def redrive(
 def purge(
     id: Id,
     force: Annotated[bool, typer.Option("--force", help="Also one that has not ended.")] = False,
+    source: FromApp = None,
     store: Store = None,
     debug: Debug = False,
 ) -> None:
@@ -102,7 +110,7 @@ def purge(
     \b
     casework purge o-1
     """
-    with open_store(store) as app:
+    with open_store(store, source) as app:
         count = app.purge(id, force=force)
     print(f"{id} is gone: {counted(count, 'item')} deleted")
 
@@ -110,12 +118,11 @@ def purge(
 @command
 def migrate(
     id: Id,
-    code: Annotated[
-        str, typer.Option("--machine", metavar="PLACE", help="A file, MODULE:NAME or MODULE with the new machine.")
-    ],
+    code: Code = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="NAME", help="Another machine of that place.", show_default=False)
     ] = None,
+    source: FromApp = None,
     store: Store = None,
     debug: Debug = False,
 ) -> None:
@@ -124,7 +131,8 @@ def migrate(
     \b
     casework migrate o-1 --machine order-v2.yaml
     """
-    with open_store(store, find_machines(code)) as app:
+    _check_code(code, source)
+    with open_store(store, source, find_machines(code) if code else ()) as app:
         execution = app.migrate(id, to=to)
     print(f"{id} runs {execution.machine} {execution.machine_hash[:12]}")
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from casework.cli.application import FromApp, arguments_of
 from casework.cli.failures import FAILED, command
 from casework.cli.opening import AsJson, Debug, Store, print_json
 from casework.errors import Misuse
@@ -18,10 +19,15 @@ app = typer.Typer(
 Prefix = Annotated[str, typer.Option(help="The tables' prefix.")]
 
 
-def _backend(store: str | None) -> Any:
+def _backend(store: str | None, source: str | None) -> Any:
     from casework.app.stores import open_backend, store_url
 
-    url = store_url(store)
+    given = store or arguments_of(source).get("store")
+    if given is not None and not isinstance(given, str):
+        if not hasattr(given, "verify_tables"):
+            raise Misuse(f"{given!r:.80} is not on DynamoDB; give --store 'dynamodb://?region=...&prefix=...'")
+        return given
+    url = store_url(given)
     if not url.startswith("dynamodb:"):
         raise Misuse(f"{url!r} is not on DynamoDB; give --store 'dynamodb://?region=...&prefix=...'")
     return open_backend(url)
@@ -29,7 +35,7 @@ def _backend(store: str | None) -> Any:
 
 @app.command("create")
 @command
-def create(store: Store = None, debug: Debug = False) -> None:
+def create(source: FromApp = None, store: Store = None, debug: Debug = False) -> None:
     """Make the tables that are missing, wait until they are active, and switch TTL on.
 
     \b
@@ -37,7 +43,7 @@ def create(store: Store = None, debug: Debug = False) -> None:
     """
     from casework.kernel.schema import TABLES
 
-    backend = _backend(store)
+    backend = _backend(store, source)
     try:
         backend.create_tables(TABLES)
     finally:
@@ -47,7 +53,7 @@ def create(store: Store = None, debug: Debug = False) -> None:
 
 @app.command("verify")
 @command
-def verify(store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def verify(source: FromApp = None, store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Name everything that is missing or different: tables, indexes, TTL, permissions. Changes nothing.
 
     Exit code 1 when something is.
@@ -57,7 +63,7 @@ def verify(store: Store = None, as_json: AsJson = False, debug: Debug = False) -
     """
     from casework.kernel.schema import TABLES
 
-    backend = _backend(store)
+    backend = _backend(store, source)
     try:
         problems = list(backend.verify_tables(TABLES))
     finally:

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from casework.cli.application import FromApp, arguments_of
 from casework.cli.failures import FAILED, command, say
 from casework.cli.inspecting import moment
-from casework.cli.opening import AsJson, Debug, Store, command_url, counted, print_json
+from casework.cli.opening import AsJson, Debug, Store, command_store, counted, print_json
 from casework.errors import CorruptItem, Misuse
 
 app = typer.Typer(
@@ -23,12 +24,13 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The whole key, such as 
 
 
 @contextmanager
-def _opened(store: str | None) -> Iterator[Any]:
+def _opened(store: str | None, source: str | None) -> Iterator[Any]:
     """The idempotency store at a URL. Misuse for a file that is not there: a typing error must not leave a new one."""
     from casework.app.idempotency_store import IdempotencyStore
     from casework.app.stores import open_backend
 
-    with IdempotencyStore(open_backend(command_url(store))) as opened:
+    found = command_store(store, arguments_of(source))
+    with IdempotencyStore(open_backend(found) if isinstance(found, str) else found) as opened:
         yield opened
 
 
@@ -43,13 +45,13 @@ def _stored_key(opened: Any, key: str) -> str:
 
 @app.command("show")
 @command
-def show(key: Key, store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def show(key: Key, source: FromApp = None, store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show the record of a key: who has it until when, or what it came to.
 
     \b
     casework idempotency show shop.refund/42
     """
-    with _opened(store) as opened:
+    with _opened(store, source) as opened:
         record = opened.get(_stored_key(opened, key))
     if record is None:
         say(f"there is no record of {key!r}")
@@ -93,6 +95,7 @@ def list_(
     prefix: Annotated[str, typer.Option(help="Only keys that begin so, such as shop.refund/.")] = "",
     limit: Annotated[int, typer.Option(help="At most so many, 1 to 1000.")] = 100,
     cursor: Annotated[str | None, typer.Option(help="Go on where the page before ended.", show_default=False)] = None,
+    source: FromApp = None,
     store: Store = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -105,7 +108,7 @@ def list_(
     """
     if not 1 <= limit <= 1000:
         raise Misuse(f"--limit is {limit}; it must be 1 to 1000")
-    with _opened(store) as opened:
+    with _opened(store, source) as opened:
         records, unreadable, after = _page(opened, state, prefix, limit, cursor)
     if as_json:
         print_json({"items": [_as_json(record) for record in records], "unreadable": unreadable, "next": after})
@@ -157,13 +160,13 @@ def _purge_expired(opened: Any) -> int:
 
 @app.command("release")
 @command
-def release(key: Key, store: Store = None, debug: Debug = False) -> None:
+def release(key: Key, source: FromApp = None, store: Store = None, debug: Debug = False) -> None:
     """Release the claim on a key, so that the next call begins at once. Be sure that its holder works no more.
 
     \b
     casework idempotency release shop.refund/42
     """
-    with _opened(store) as opened:
+    with _opened(store, source) as opened:
         key = _stored_key(opened, key)
         if not opened.force_release(key):
             say(f"nobody has {key!r} claimed")
@@ -178,6 +181,7 @@ def purge(
         str | None, typer.Argument(metavar="[KEY]", help="The whole key, such as shop.refund/42.", show_default=False)
     ] = None,
     expired: Annotated[bool, typer.Option("--expired", help="Instead of a key: all whose time is over.")] = False,
+    source: FromApp = None,
     store: Store = None,
     debug: Debug = False,
 ) -> None:
@@ -191,7 +195,7 @@ def purge(
     """
     if expired == (key is not None):
         raise Misuse("name a key, or give --expired")
-    with _opened(store) as opened:
+    with _opened(store, source) as opened:
         if key is None:
             print(f"{counted(_purge_expired(opened), 'item')} deleted")
             return

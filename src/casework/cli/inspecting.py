@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from casework.cli.application import FromApp
 from casework.cli.failures import command, say
 from casework.cli.opening import AsJson, Debug, Id, Store, open_store, print_json
 
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
 
 
 @command
-def show(id: Id, store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def show(id: Id, source: FromApp = None, store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show an execution: its state, what it waits for, and why it does not go on.
 
     \b
     casework show o-1
     casework show o-1 --json | jq .tasks
     """
-    with open_store(store) as app:
+    with open_store(store, source) as app:
         seen = app.inspect(id)
     if as_json:
         print_json(seen)
@@ -132,6 +133,7 @@ def list_(
     cursor: Annotated[
         str | None, typer.Option(help="Go on where the page before ended, with the same options.", show_default=False)
     ] = None,
+    source: FromApp = None,
     store: Store = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -143,7 +145,7 @@ def list_(
     casework list --machine order --limit 1000 --json
     casework list --dead
     """
-    with open_store(store) as app:
+    with open_store(store, source) as app:
         if dead:
             letters = app.dead_letters(limit=limit, cursor=cursor)
             _print_page(
@@ -189,7 +191,7 @@ def _print_page(page: Any, as_json: bool, titles: Sequence[str], rows: Sequence[
 
 
 @command
-def trace(id: Id, store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def trace(id: Id, source: FromApp = None, store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show what happened to an execution, commit by commit.
 
     Workers and applications keep a trace where trace_max (--trace-max) is set.
@@ -197,7 +199,7 @@ def trace(id: Id, store: Store = None, as_json: AsJson = False, debug: Debug = F
     \b
     casework trace o-1
     """
-    with open_store(store) as app:
+    with open_store(store, source) as app:
         entries = app.trace(id)
         error = app.get(id).error
     if as_json:

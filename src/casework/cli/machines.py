@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from casework.cli.application import FromApp, machines_of
 from casework.cli.failures import MISUSE, command, say
 from casework.cli.opening import MACHINE_FILES, AsJson, Debug, counted, find_machines, print_json
 from casework.errors import InvalidMachine, Misuse
@@ -16,11 +17,12 @@ from casework.errors import InvalidMachine, Misuse
 @command
 def check(
     place: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="FILE|MODULE:NAME", help="A file, or machines with their functions.", show_default=False
         ),
-    ],
+    ] = None,
+    source: FromApp = None,
     diagram: Annotated[bool, typer.Option("--diagram", help="Print the machine as a Mermaid diagram.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -31,18 +33,20 @@ def check(
 
     \b
     casework check order.yaml
+    casework check --app shop:application
     casework check shop:order --diagram > order.mmd
     """
     problems: list[dict[str, str]] = []
     machines = []
-    is_file = place.lower().endswith(MACHINE_FILES)
+    if place is None and not source:
+        raise Misuse("name a file (order.yaml), machines (shop:order), or an application: --app shop:application")
+    is_file = place is not None and place.lower().endswith(MACHINE_FILES)
     try:
-        machines = find_machines(place)
+        machines = find_machines(place) if place is not None else machines_of(source)
     except InvalidMachine as error:
         problems += [{"severity": "error", "text": text} for text in error.problems]
     for machine in machines:
-        machine.knows_machines([each.name for each in machines])
-        for found in machine.check():
+        for found in machine.beside(each.name for each in machines).check():
             if not (is_file and found.needs_functions):
                 problems.append({"severity": found.severity, "text": found.text})
             elif found.in_a_file:  # a file alone registers nothing: that by itself says nothing about the file

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from casework.cli.application import arguments_of, attribute_of, import_module, with_machines
 from casework.errors import MissingTable, Misuse
 
 if TYPE_CHECKING:
+    from casework.app.arguments import OpenArguments
     from casework.app.sync import App
+    from casework.backends.port import Backend
     from casework.statechart import Machine
 
 Store = Annotated[
     str | None,
     typer.Option(
         "--store",
-        envvar="CASEWORK_STORE",
         show_default=False,
         metavar="URL",
-        help="sqlite:///shop.db, or dynamodb://?region=...&prefix=...&endpoint=... [default: sqlite:///casework.db]",
+        help="sqlite:///shop.db, or dynamodb://?region=...&prefix=...&endpoint=... "
+        "[env: CASEWORK_STORE; default: sqlite:///casework.db]",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -35,30 +35,65 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The execution.", show_def
 MACHINE_FILES = (".yaml", ".yml", ".json", ".scxml", ".xml")
 
 
-def open_store(store: str | None, machines: Sequence[Machine] = (), *, make: bool = False, **options: Any) -> App:
+def open_store(
+    store: str | None,
+    source: str | None = None,
+    machines: Sequence[Machine] = (),
+    *,
+    make: bool = False,
+    executions: bool = True,
+    trace_max: int | None = None,
+) -> App:
     """The application on a store.
 
     Args:
-        store: its URL; None is the default.
-        machines: the machines that the command needs.
+        store: its URL; None is the application's, else the default.
+        source: where the application's arguments come from, as ``--app`` names it.
+        machines: the machines that the command was given; the application's are added.
         make: make the file, where the store is one that does not exist yet.
-        options: those of ``casework.open``.
+        executions: the command has to do with executions, so the store's codec is needed.
+        trace_max: as for ``casework.open``, before the application's.
 
     Raises Misuse for a file that does not exist, MissingTable for one without casework's tables, unless they are to be
     made: a typing error must not leave a new file, nor tables in somebody else's.
     """
-    import casework
+    from casework.app.arguments import check_rest, make_options
+    from casework.app.core import Core
+    from casework.app.sync import open_core
 
-    url = command_url(store, make=make)
+    arguments = arguments_of(source)
+    target = command_store(store, arguments, make=make)
+    options: dict[str, Any] = {name: value for name, value in arguments.items() if name not in _NO_OPTIONS}
+    if trace_max is not None:
+        options["trace_max"] = trace_max
+    check_rest(arguments.get("create"), arguments.get("streams"))
+    known = with_machines(arguments, machines) if executions else []
+    core = Core(known, make_options(**options), arguments.get("codec"), arguments.get("streams"))
+    core.reads_executions = executions
     try:
-        return casework.open(url, machines=machines, create=None if make else False, **options)
+        return open_core(core, target, arguments.get("create") if make else False, owns=True)
     except MissingTable as error:
-        if not url.startswith("sqlite:"):
+        if not str(target).startswith("sqlite:"):
             raise
         raise MissingTable(
-            f"{url} lacks tables (no execution was started there yet, or an earlier casework made it); "
+            f"{target} lacks tables (no execution was started there yet, or an earlier casework made it); "
             "`casework start` and `casework worker` make them"
         ) from error
+
+
+_NO_OPTIONS = ("store", "machines", "create", "codec", "streams")
+
+
+def command_store(store: str | None, arguments: OpenArguments, *, make: bool = False) -> str | Backend:
+    """The URL or backend that a command works on: the one on its line, else the application's, else the default."""
+    from casework.backends.port import Backend
+
+    given = arguments.get("store")
+    if store is None and given is not None and not isinstance(given, str):
+        if not isinstance(given, Backend):
+            raise Misuse(f"the application's store is {given!r:.80}; commands take a URL or a blocking backend")
+        return given
+    return command_url(given if store is None else store, make=make)  # type: ignore[arg-type]
 
 
 def command_url(store: str | None, *, make: bool = False) -> str:
@@ -97,51 +132,23 @@ def find_machines(place: str) -> list[Machine]:
     if place.lower().endswith(MACHINE_FILES):
         return [Machine.load(place)]
     module_name, _, name = place.partition(":")
-    module = _import(module_name, place)
+    module = import_module(module_name, place, _hint(module_name, place))
     if not name:
         found = [value for value in vars(module).values() if isinstance(value, Machine)]
         if not found:
             raise Misuse(f"module {module_name!r} has no machine; write {module_name}:NAME, or name a file (.yaml)")
         return list(dict.fromkeys(found))
-    value: Any = module
-    for part in name.split("."):
-        try:
-            value = getattr(value, part)
-        except AttributeError:
-            known = ", ".join(sorted(key for key, each in vars(module).items() if isinstance(each, Machine)))
-            raise Misuse(f"module {module_name!r} has no {name!r}; its machines: {known or 'none'}") from None
+    known = sorted(key for key, each in vars(module).items() if isinstance(each, Machine))
+    value = attribute_of(module, name, place, known)
     return _machines_in(value, place)
 
 
-def _import(module_name: str, place: str) -> Any:
-    if not module_name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise Misuse(
-            f"{place!r} names no machine{_file_meant(place)}; write a file (order.yaml), a module (shop), or "
-            "MODULE:NAME (shop:order)"
-        )
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            meant = _file_meant(module_name)
-            raise Misuse(f"there is no module {module_name!r} here or in what is installed{meant}") from None
-        raise Misuse(f"module {module_name!r} imports {error.name!r}, which is not installed") from error
-    except (Misuse, KeyboardInterrupt):
-        raise
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        line = f"{Path(where.filename).name}:{where.lineno}"
-        raise Misuse(f"module {module_name!r} cannot be imported: {line}: {type(error).__name__}: {error}") from error
-
-
-def _file_meant(name: str) -> str:
+def _hint(module_name: str, place: str) -> str:
     """A hint, where a file of that name is there and only its ending was left out."""
-    for ending in MACHINE_FILES:
-        if Path(name + ending).is_file():
-            return f" (did you mean {name + ending}?)"
+    for name in (place, module_name):
+        for ending in MACHINE_FILES:
+            if Path(name + ending).is_file():
+                return f" (did you mean {name + ending}?)"
     return ""
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from casework.cli.application import FromApp, arguments_of
 from casework.cli.failures import command, say
-from casework.cli.opening import AsJson, Debug, Store, open_store, print_json
+from casework.cli.opening import AsJson, Debug, Store, command_store, open_store, print_json
 from casework.errors import MissingExtra, Misuse
+
+if TYPE_CHECKING:
+    from casework.app.arguments import OpenArguments
 
 tokens = typer.Typer(
     help="Make, list and revoke the relay's tokens.", no_args_is_help=True, rich_markup_mode=None,
@@ -21,6 +25,7 @@ tokens = typer.Typer(
 
 @command
 def relay(
+    source: FromApp = None,
     store: Store = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8420,
@@ -45,24 +50,25 @@ def relay(
     """
     import asyncio
 
-    from casework.app.stores import store_url
     from casework.relay.settings import RelaySettings, read_push_deadline
 
     settings = RelaySettings(
         push_deadline_s=read_push_deadline(push_deadline, os.environ), max_body_bytes=max_body_bytes
     )
-    url = store_url(store)
-    if url.startswith("memory:"):
-        raise Misuse("memory: ends with this process, and no token could be made for it; use sqlite:///file.db")
     logging.basicConfig(
         stream=sys.stderr, level=logging.DEBUG if debug else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )  # fmt: skip
-    asyncio.run(_serve(url, settings, host, port, debug))
+    arguments = arguments_of(source)
+    target = command_store(store, arguments, make=True)
+    asyncio.run(_serve(target, arguments, settings, host, port, debug))
 
 
-async def _serve(url: str, settings: object, host: str, port: int, debug: bool) -> None:
-    import casework
+async def _serve(target: Any, arguments: OpenArguments, settings: object, host: str, port: int, debug: bool) -> None:
+    from casework.app.aio import open_core_async
+    from casework.app.arguments import check_rest, make_options
+    from casework.app.core import Core
+    from casework.backends.threaded import ThreadedBackend
 
     try:
         from casework.relay.serve import RelayServer
@@ -70,7 +76,11 @@ async def _serve(url: str, settings: object, host: str, port: int, debug: bool) 
     except ModuleNotFoundError as error:
         raise MissingExtra(f"the relay needs {error.name}: pip install casework[web]") from error
 
-    async with casework.open_async(url) as app:
+    check_rest(arguments.get("create"), arguments.get("streams"))
+    core = Core((), make_options(), None, arguments.get("streams"))
+    core.reads_executions = False
+    opened = target if isinstance(target, str) else ThreadedBackend(target, owns_blocking=True)
+    async with open_core_async(core, opened, arguments.get("create")) as app:
         server = RelayServer(
             Relay(app.streams, settings), host=host, port=port,  # type: ignore[arg-type]
             log_level="info" if debug else "warning",
@@ -92,6 +102,7 @@ def create(
     ],
     label: Annotated[str, typer.Option(help="For people: whose it is.")] = "",
     ttl_s: Annotated[float | None, typer.Option(help="It ends after so many seconds.", show_default=False)] = None,
+    source: FromApp = None,
     store: Store = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -106,7 +117,7 @@ def create(
     from casework.streams.tokens import create_token, read_grant
 
     wanted = [read_grant(grant) for grant in grants]
-    with open_store(store, make=True) as app:
+    with open_store(store, source, make=True, executions=False) as app:
         text, info = run(create_token(wanted, label=label, ttl_s=ttl_s), app.backend)
     if as_json:
         print_json({"token": text, "id": info.id})
@@ -116,7 +127,7 @@ def create(
 
 @tokens.command("list")
 @command
-def list_(store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def list_(source: FromApp = None, store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """List the tokens: their ids, rights and ends, never their secrets.
 
     \b
@@ -125,7 +136,7 @@ def list_(store: Store = None, as_json: AsJson = False, debug: Debug = False) ->
     from casework.backends.drive import run
     from casework.streams.tokens import list_tokens
 
-    with open_store(store) as app:
+    with open_store(store, source, executions=False) as app:
         found = run(list_tokens(), app.backend)
     if as_json:
         print_json(found)
@@ -140,6 +151,7 @@ def list_(store: Store = None, as_json: AsJson = False, debug: Debug = False) ->
 @command
 def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="As `casework token list` shows it.", show_default=False)],
+    source: FromApp = None,
     store: Store = None,
     debug: Debug = False,
 ) -> None:
@@ -151,7 +163,7 @@ def revoke(
     from casework.backends.drive import run
     from casework.streams.tokens import revoke_token
 
-    with open_store(store) as app:
+    with open_store(store, source, executions=False) as app:
         if not run(revoke_token(id), app.backend):
             raise Misuse(f"there is no token {id!r}; `casework token list` shows those that there are")
     print(f"{id} is revoked")

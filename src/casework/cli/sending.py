@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from casework.cli.application import FromApp, arguments_of
 from casework.cli.failures import FAILED, command, say
 from casework.cli.opening import (
     MACHINE_FILES,
@@ -29,7 +30,9 @@ def start(
     machine: Annotated[
         str,
         typer.Argument(
-            metavar="MACHINE", help="A file (order.yaml), MODULE:NAME (shop:order), or a name.", show_default=False
+            metavar="MACHINE",
+            show_default=False,
+            help="A file (order.yaml), MODULE:NAME (shop:order), or the name of one of --app or --machine.",
         ),
     ],
     id: Annotated[
@@ -37,6 +40,7 @@ def start(
     ] = None,
     input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The machine's input.")] = None,
     code: Annotated[str | None, typer.Option("--machine", metavar="PLACE", help=MACHINE_HELP)] = None,
+    source: FromApp = None,
     store: Store = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -49,9 +53,15 @@ def start(
     \b
     casework start order.yaml --id o-1 --input '{"amount": 4200}'
     casework start shop:order --input @order.json
+    casework start order --app shop:application
     """
-    machines = find_machines(code or machine)
-    wanted = machine if code else None
+    by_app = {each.name: each for each in arguments_of(source).get("machines", ())}
+    if code is None and machine in by_app:
+        machines = list(by_app.values())
+        wanted: str | None = machine
+    else:
+        machines = find_machines(code or machine)
+        wanted = machine if code else None
     if wanted is None and len(machines) > 1:
         names = ", ".join(each.name for each in machines)
         raise Misuse(f"{machine!r} has several machines ({names}); write `casework start NAME --machine {machine}`")
@@ -59,15 +69,15 @@ def start(
     if chosen is None:
         names = ", ".join(each.name for each in machines)
         raise Misuse(f"{code!r} has no machine {wanted!r}; it has: {names}")
-    chosen.knows_machines([each.name for each in machines])
-    missing = [what for what in chosen.missing_functions() if not what.startswith("task")]
+    known = chosen.beside([*by_app, *(each.name for each in machines)])
+    missing = [what for what in known.missing_functions() if not what.startswith("task")]
     if missing:
         raise Misuse(
-            f"machine {chosen.name!r} names {', '.join(missing)}, which {code or machine!r} does not register; the "
-            f"first step is taken here and may need them: {_cure(chosen.name, code or machine, missing)}"
+            f"machine {chosen.name!r} names {', '.join(missing)}, which {code or source or machine!r} does not "
+            f"register; the first step is taken here and may need them: {_cure(chosen.name, code or machine, missing)}"
         )
     value = read_json(input, "--input")
-    with open_store(store, machines, make=True) as app:
+    with open_store(store, source, machines, make=True) as app:
         execution = app.start(chosen.name, id=id, input=value)
     if as_json:
         print_json(execution)
@@ -103,6 +113,7 @@ def send(
         ),
     ] = None,
     priority: Annotated[int, typer.Option(help="0 to 4; higher ones go before those of other executions.")] = 0,
+    source: FromApp = None,
     store: Store = None,
     debug: Debug = False,
 ) -> None:
@@ -114,7 +125,7 @@ def send(
     casework send o-1 PaymentReceived '{"ref": "p-77"}' --event-id p-77
     """
     value = read_json(data, "the payload")
-    with open_store(store) as app:
+    with open_store(store, source) as app:
         app.send(id, event, value, event_id=event_id, priority=priority)
     print(f"{event} is in the mailbox of {id}")
 
@@ -126,6 +137,7 @@ def wait(
         float | None,
         typer.Option(min=0, help="Give up after so many seconds; the execution goes on.", show_default=False),
     ] = None,
+    source: FromApp = None,
     store: Store = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -137,7 +149,7 @@ def wait(
     \b
     casework wait o-1 --timeout-s 60
     """
-    with open_store(store) as app:
+    with open_store(store, source) as app:
         execution = app.wait(id, timeout_s=timeout_s)
     if as_json:
         print_json(execution)

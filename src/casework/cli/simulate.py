@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from casework.cli.application import FromApp, machines_of
 from casework.cli.failures import FAILED, command
 from casework.cli.opening import MACHINE_FILES, AsJson, Debug, find_machines, print_json, read_text
+from casework.errors import Misuse
 
 if TYPE_CHECKING:
     from casework.simulation.payloads import EventsFile
@@ -21,13 +23,14 @@ if TYPE_CHECKING:
 @command
 def simulate(
     place: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="FILE|MODULE:ATTR",
             help="A file, or machines with their functions and invariants.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    source: FromApp = None,
     runs: Annotated[int, typer.Option(min=1, help="Stop after so many runs.")] = 1000,
     crashes: Annotated[
         bool, typer.Option("--crashes", help="Processes die and pause, answers are lost, clocks are off.")
@@ -72,15 +75,19 @@ def simulate(
     """
     from casework.simulation.users import simulate as run
 
-    machines = find_machines(place)
+    where = place or source
+    if where is None:
+        raise Misuse("name a file (order.yaml), machines (shop:order), or an application: --app shop:application")
+    machines = find_machines(place) if place is not None else machines_of(source)
     file = _events_file(events)
     flags = {"--crashes": crashes, "--duplicates": duplicates, "--real-tasks": real_tasks, "--may-fail": may_fail}
+    replay = _replay([place] if place else ["--app", where], [flag for flag, is_set in flags.items() if is_set], events)
     with _progress(runs, shown=not as_json) as on_progress:
         report = run(
             machines, runs=runs, crashes=crashes, duplicates=duplicates, events=file.events, script=file.script,
-            input=file.input, invariants=_marked(place), tasks=file.tasks, real_tasks=real_tasks, may_fail=may_fail,
+            input=file.input, invariants=_marked(where), tasks=file.tasks, real_tasks=real_tasks, may_fail=may_fail,
             seed=seed, seconds=seconds, on_progress=on_progress,
-            command=_replay(place, [flag for flag, is_set in flags.items() if is_set], events),
+            command=replay,
         )  # fmt: skip
     if as_json:
         print_json(_document(report))
@@ -107,10 +114,10 @@ def _marked(place: str) -> list[Callable[..., Any]]:
     return marked(vars(sys.modules[place.partition(":")[0]]).values())
 
 
-def _replay(place: str, flags: list[str], events: Path | None) -> str:
+def _replay(place: list[str], flags: list[str], events: Path | None) -> str:
     from casework.simulation.users import command_line
 
-    return command_line("casework", "simulate", place, *flags, *(["--events", str(events)] if events else []))
+    return command_line("casework", "simulate", *place, *flags, *(["--events", str(events)] if events else []))
 
 
 def _document(report: SimulationReport) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from casework.cli.application import FromApp
 from casework.cli.failures import FAILED, command
 from casework.cli.opening import AsJson, Debug, Store, counted, open_store, print_json
 from casework.errors import Misuse
@@ -23,13 +24,13 @@ Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.", sho
 
 @app.command("list")
 @command
-def list_(store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def list_(source: FromApp = None, store: Store = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """List the streams that there are.
 
     \b
     casework streams list
     """
-    with open_store(store) as opened:
+    with open_store(store, source, executions=False) as opened:
         names: list[str] = []
         cursor = None
         while True:
@@ -52,6 +53,7 @@ def head(
     groups: Annotated[
         list[str] | None, typer.Option("--group", help="Also show how far this group of consumers is.")
     ] = None,
+    source: FromApp = None,
     store: Store = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -62,7 +64,7 @@ def head(
     casework streams head orders
     casework streams head orders --group mailer
     """
-    with open_store(store) as opened:
+    with open_store(store, source, executions=False) as opened:
         found = opened.streams.head(stream)
         lags = {group: opened.streams.lag(group, [stream])[0] for group in groups or ()}
     if as_json:
@@ -81,6 +83,7 @@ def read(
     after: Annotated[int, typer.Option(min=0, help="Begin behind this number.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.", show_default=False)] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    source: FromApp = None,
     store: Store = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line; data that is no text as base64.")
@@ -93,7 +96,7 @@ def read(
     casework streams read orders --after 100
     casework streams read orders -f --json | jq .data
     """
-    with open_store(store) as opened:
+    with open_store(store, source, executions=False) as opened:
         left = limit
         for op in opened.streams.tail(stream, after) if follow else opened.streams.read(stream, after, limit):
             print(_line(op, as_json), flush=follow)
@@ -129,6 +132,7 @@ def append(
         str | None,
         typer.Option(metavar="FILE", help='Operations, one JSON object {"id": ..., "data": ...} a line; - is stdin.'),
     ] = None,
+    source: FromApp = None,
     store: Store = None,
     debug: Debug = False,
 ) -> None:
@@ -143,7 +147,7 @@ def append(
     if (lines is None) == (id is None) or (id is not None and data is None):
         raise Misuse("give an ID and its DATA, or --lines FILE")
     given: list[Op] = _from_lines(lines) if lines is not None else [Op(str(id), _data(str(data)))]
-    with open_store(store, make=True) as opened:
+    with open_store(store, source, make=True, executions=False) as opened:
         answers = opened.streams.append(stream, given)
     for answer in answers:
         print(f"{answer.seq}  {answer.id}{'  (was there)' if answer.is_duplicate else ''}")
@@ -186,6 +190,7 @@ def truncate(
     repush_window_s: Annotated[
         float, typer.Option(min=0, help="Keep what is younger, so that a repeated push is recognised.")
     ] = 7 * 86_400.0,
+    source: FromApp = None,
     store: Store = None,
     debug: Debug = False,
 ) -> None:
@@ -194,7 +199,7 @@ def truncate(
     \b
     casework streams truncate orders 50000
     """
-    with open_store(store) as opened:
+    with open_store(store, source, executions=False) as opened:
         done = opened.streams.truncate(stream, upto, repush_window_s=repush_window_s)
     kept = f", {done.kept_ops} kept for repeated pushes" if done.kept_ops else ""
     print(f"{stream}: floor {done.floor_seq}, {counted(done.removed_ops, 'operation')} removed{kept}")
@@ -205,6 +210,7 @@ def truncate(
 def repair(
     stream: Stream,
     apply: Annotated[bool, typer.Option("--apply", help="Mark holes as lost, correct the head.")] = False,
+    source: FromApp = None,
     store: Store = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -217,7 +223,7 @@ def repair(
     casework streams repair orders
     casework streams repair orders --apply
     """
-    with open_store(store) as opened:
+    with open_store(store, source, executions=False) as opened:
         findings = opened.streams.repair(stream, apply=apply)
     if as_json:
         print_json(findings)

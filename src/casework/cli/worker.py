@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from casework.cli.application import FromApp
 from casework.cli.failures import INTERRUPTED, UNRETURNED, command, say
 from casework.cli.opening import Debug, Store, counted, find_machines, open_store
 from casework.errors import Contention, Misuse, OutcomeUnknown, Throttled, Unavailable
@@ -34,13 +35,15 @@ OVERDUE_S = 20.0
 @command
 def worker(
     machines: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="MODULE:ATTR...",
-            help="A machine, a list of machines, or a function that returns them; MODULE alone: all machines in it.",
+            help="A machine, a list of machines, or a function that returns them; MODULE alone: all machines in it. "
+            "Those of --app are added.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    source: FromApp = None,
     store: Store = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Tasks at once.")] = 16,
     poll_s: Annotated[float, typer.Option(min=0.001, help="Look for work at least so often.")] = 1.0,
@@ -53,7 +56,12 @@ def worker(
     drain_s: Annotated[
         float, typer.Option(min=0, help="On SIGTERM or SIGINT, wait so long for running tasks, then give them back.")
     ] = 30.0,
-    trace_max: Annotated[int, typer.Option(min=0, help="Keep so many trace entries of each execution.")] = 0,
+    trace_max: Annotated[
+        int | None,
+        typer.Option(
+            min=0, show_default=False, help="Keep so many trace entries of each execution [default: the store's]"
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every failed attempt as well.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -64,6 +72,7 @@ def worker(
 
     \b
     casework worker shop:order
+    casework worker --app shop:application
     casework worker shop:machines billing --store "dynamodb://?region=eu-west-1" --concurrency 64
     """
     logging.basicConfig(
@@ -73,17 +82,19 @@ def worker(
     )
     if not debug:
         logging.getLogger("botocore").setLevel(logging.WARNING)
-    found = list(dict.fromkeys(machine for place in machines for machine in find_machines(place)))
+    if not machines and not source:
+        raise Misuse("name machines, such as shop:order, or an application: --app shop:application")
+    found = list(dict.fromkeys(machine for place in machines or () for machine in find_machines(place)))
     with contextlib.ExitStack() as stack:
         with _able_to_begin():
-            app = stack.enter_context(open_store(store, found, make=True, trace_max=trace_max))
+            app = stack.enter_context(open_store(store, source, found, make=True, trace_max=trace_max))
             thread = app.worker(
                 concurrency=concurrency, poll_s=poll_s, lease_s=lease_s, heartbeat_s=heartbeat_s, drain_s=drain_s
             )
             _begin(app, thread)
         _stop_on_signals(thread.worker.stop.set, drain_s)
         spare_the_collector()
-        names = ", ".join(machine.name for machine in found)
+        names = ", ".join(app.core.rt.machines)
         say(f"worker {os.getpid()} is ready: {names}")
         thread.run()
         steps, tasks = counted(thread.worker.advanced_n, "step"), counted(thread.worker.tasks_n, "task")

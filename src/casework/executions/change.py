@@ -258,7 +258,7 @@ class Change:
     def _apply(self, result: chart.Step, event_type: str, event: chart.Event | None = None) -> None:
         self.taken = self.taken or result.taken
         before, self.data.snap = self.data.snap, result.snapshot
-        publish = self.rt.options.publish.get(self.machine.name)
+        publish = self.machine.publish
         if publish is not None:
             data = None if event is None else event.data
             found = entry(publish, event_type, data, before.configuration, result.snapshot, result.taken)
@@ -494,9 +494,9 @@ class Change:
 
     def _deliveries(self, new: State) -> list[Put]:
         """What this change publishes; the next commit makes sure that it is visible first, as with messages."""
-        if not self.published:
+        publish = self.machine.publish
+        if not self.published or publish is None:
             return []
-        publish = self.rt.options.publish[self.machine.name]
         buckets = self.rt.options.buckets
         puts = delivery_puts(publish, new, self.machine.name, self.now_us, self.published, buckets)
         self.data.sent += [(new.id, str(put.item["sort"])) for put in puts]

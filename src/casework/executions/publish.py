@@ -17,13 +17,14 @@ from typing import Any
 import msgspec
 
 from casework.errors import CaseworkError, ConditionFailed, CorruptItem, StoreError
-from casework.executions.runtime import Publish, Runtime
+from casework.executions.runtime import Runtime
 from casework.executions.state import State, short_birth
 from casework.kernel.conditions import present
 from casework.kernel.effects import Query
 from casework.kernel.items import Delete, Item, Put, Update
 from casework.kernel.programs import Program, all_reads, now, transact, write
 from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
+from casework.statechart import Publish
 from casework.streams.append import append
 from casework.streams.log import OP_ID_BYTES_MAX, Log, Op
 

@@ -5,12 +5,12 @@ A :class:`Runtime` is plain data. It holds no client, no clock and no lock; the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from casework.errors import CodecFailed, CorruptItem, InvalidMachine, Misuse, UnknownMachine
+from casework.errors import CodecFailed, CorruptItem, InvalidMachine, UnknownMachine
 from casework.executions.state import State
 from casework.kernel.containment import guarded, in_words
 from casework.kernel.items import Put
@@ -18,14 +18,18 @@ from casework.kernel.programs import Program, get, write
 from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import DEFAULT_BUCKETS, FORMAT, MACHINES, check_format
 from casework.statechart import Machine
-from casework.streams.log import check_stream
 
 RACES = RetryPolicy(first_pause_s=0.005, max_pause_s=0.25, rounds_max=10)
 """After a lost race the execution is looked at again; somebody else may have done all that was to do."""
 
 
 class Codec(Protocol):
-    """Turns context, messages and results into what is stored, and back; may encrypt."""
+    """Turns context, messages and results into what is stored, and back; may encrypt.
+
+    A codec belongs to the store: its name stands in the store's settings, with a text that it encoded. The name is the
+    attribute ``name``, text of at most 100 bytes, else the name of its class. It stays the same when a key is replaced:
+    such a codec encodes with the new key, and decodes what either one encoded.
+    """
 
     def encode(self, text: str) -> str:
         """The text to store."""
@@ -34,25 +38,15 @@ class Codec(Protocol):
         """The text that was given to ``encode``."""
 
 
-class Publish(msgspec.Struct, frozen=True):
-    """What a machine's executions publish. The same in every process that runs the machine."""
-
-    stream: str
-    """The stream to which it goes."""
-    events: tuple[str, ...] | None = None
-    """Only the transitions that these events took; None: every transition, the first one included."""
-    data: bool = True
-    """With the event's payload."""
-
-
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of an application's executions."""
 
     buckets: int = DEFAULT_BUCKETS
     """Buckets of the indexes, into which new items are put; of a store that is new. An older store has its own number,
     which ``casework settings`` can raise."""
-    trace_max: int = 0
-    """Keep so many trace entries per execution; 0 keeps none and costs nothing."""
+    trace_max: int | None = None
+    """Keep so many trace entries per execution; 0 keeps none and costs nothing. None: as many as the store says, which
+    is what the first process gave that gave a number (0 until then), or `casework settings --trace-max`."""
     dedupe_window_s: int | None = None
     """Refuse repeated event ids for so long, at the price of a mark per event; 0: the last 32 ids only. A store has one
     window for all its processes: fixed when it is made (0 by default), changed by ``casework settings``; None takes
@@ -64,8 +58,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     commit may have to check the messages that one commit sent, and must still have room for what it takes itself."""
     spill_part: int = 90
     """So many of them are performed in one transaction; the rest of it is for the state and the spilled item."""
-    publish: Mapping[str, Publish] = {}
-    """By the machine's name: what its executions publish to a stream."""
 
 
 class Parked(Exception):
@@ -95,15 +87,11 @@ class Runtime:
         self.stored: set[str] = set()
         self._sent_at_us = 0
         self._born_us = 0
-        for machine in machines:
-            self.add(machine)
-        for name, publish in self.options.publish.items():
-            if name not in self.machines or not isinstance(publish, Publish):
-                known = ", ".join(sorted(self.machines)) or "none"
-                raise Misuse(
-                    f"publish: {name!r}: {publish!r:.80}; name a machine of this process ({known}), and a Publish"
-                )
-            check_stream(publish.stream)
+        names = [machine.name for machine in machines]
+        for given in machines:
+            machine = given.beside(names)
+            self.machines[machine.name] = machine
+            self.by_hash[machine.hash] = machine
 
     @property
     def write_buckets(self) -> int:
@@ -114,11 +102,6 @@ class Runtime:
         """Put new items into so many buckets from now on."""
         self.options = msgspec.structs.replace(self.options, buckets=buckets)
 
-    def add(self, machine: Machine) -> None:
-        """Let this process run ``machine``."""
-        self.machines[machine.name] = machine
-        self.by_hash[machine.hash] = machine
-
     def machine_named(self, name: str) -> Machine:
         """The machine of that name; UnknownMachine with the names that there are."""
         try:
@@ -128,6 +111,11 @@ class Runtime:
             raise UnknownMachine(
                 f"no machine {name!r} was given to casework.open(machines=[...]); known: {known}"
             ) from None
+
+    def publishes(self, state: State) -> bool:
+        """Whether the definition that an execution runs publishes anything, as far as this process has met it."""
+        machine = self.by_hash.get(state.machine_hash)
+        return machine is not None and machine.publish is not None
 
     def send_time_us(self, now_us: int) -> int:
         """The send time of a message from outside: later than that of any that this process sent before."""

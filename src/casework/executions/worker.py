@@ -190,7 +190,7 @@ def _advance_all(worker: Worker, ids: Sequence[str]) -> Program[int]:
             did += 1
             if outcome.value.failed:
                 log.warning("execution %r failed: %s", id, outcome.value.failed)
-            if outcome.value.state is not None and outcome.value.state.machine in worker.rt.options.publish:
+            if outcome.value.state is not None and worker.rt.publishes(outcome.value.state):
                 published.append(id)
             wakes = outcome.value.state.wakes_at() if outcome.value.state is not None else None
             if wakes is not None:

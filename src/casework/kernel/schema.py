@@ -7,6 +7,7 @@ older code: see :func:`check_format`.
 from __future__ import annotations
 
 import functools
+import re
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -42,6 +43,11 @@ STREAMS = Table(name="streams", partition="stream_id", sort="seq", sort_type="in
 
 Partitions that begin with ``@`` hold the cursors of consumers and what they parked; no stream's id begins so.
 """
+
+STREAM_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:~+-]{0,199}\Z")
+"""What a stream's id matches."""
+
+STREAM_ID_SAYS = "1 to 200 of the characters A-Z a-z 0-9 . _ : ~ + -, the first one a letter or digit"
 
 STREAM_CLAIMS = Table(name="stream_claims", partition="claim", ttl="expires_at_s")
 """One item for each operation of a stream: its sequence number and a digest of its content."""

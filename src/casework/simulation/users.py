@@ -264,8 +264,7 @@ def _machines(given: Any) -> list[Machine]:
     names = [machine.name for machine in found]
     if len(set(names)) < len(names):
         raise Misuse(f"two machines have one name: {', '.join(sorted(names))}")
-    for machine in found:
-        machine.knows_machines(names)
+    found = [machine.beside(names) for machine in found]
     for machine in found:
         missing = [what for what in machine.missing_functions() if not what.startswith("task")]
         if missing:

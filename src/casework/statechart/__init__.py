@@ -7,6 +7,7 @@ from casework.statechart.actions import FunctionEvent, UnboundFunction
 from casework.statechart.check import Problem
 from casework.statechart.jsonable import check_json, checked_copy
 from casework.statechart.model import Machine, canonical_json
+from casework.statechart.publishing import Publish
 from casework.statechart.snapshot import (
     ArmTimer,
     CancelSend,
@@ -37,6 +38,7 @@ __all__ = [
     "Log",
     "Machine",
     "Problem",
+    "Publish",
     "Send",
     "Snapshot",
     "StartChildren",

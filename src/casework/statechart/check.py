@@ -12,6 +12,7 @@ from casework.statechart.load.parts import BUILT_INS
 from casework.statechart.loops import loops
 from casework.statechart.names import Names
 from casework.statechart.nodes import StateNode, Transition
+from casework.statechart.publishing import Publish
 from casework.statechart.suggestions import close_to, suggestion
 
 
@@ -22,6 +23,7 @@ class Checked(Protocol):
     lines: dict[str, str]
     tables: Tables
     names: Names
+    publish: Publish | None
 
     @property
     def actions(self) -> Mapping[str, Any]: ...
@@ -61,6 +63,7 @@ def check_machine(machine: Checked) -> list[Problem]:
         *_invocations(machine),
         *_unreachable(machine, reached),
         *_shadowed(machine),
+        *_published(machine),
         *_loops(machine, reached),
     ]
     return sorted(found, key=lambda problem: problem.severity)
@@ -177,6 +180,18 @@ def _shadowed(machine: Checked) -> list[Problem]:
                     found.append(Problem("warning", f"{_at(machine, state)}: {name!r} is never taken here ({fix})"))
             if transition.guard is None:
                 earlier.append(transition)
+    return found
+
+
+def _published(machine: Checked) -> list[Problem]:
+    """Events that are to be published and that no transition takes."""
+    events = machine.publish.events if machine.publish is not None else None
+    found = []
+    for event in events or ():
+        if not any(transition.matches(event) for transition in machine.tables.transitions):
+            hint = suggestion(event, machine.tables.descriptors)
+            text = f"{machine.lines.get('', machine.name)}: publish: no transition takes the event {event!r} ({hint})"
+            found.append(Problem("warning", text))
     return found
 
 

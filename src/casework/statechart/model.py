@@ -6,6 +6,7 @@ that began with an older definition run on ``machine.rebound(definition)``: the 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,7 @@ from casework.statechart.load.normalise import FORMAT, is_normalised, normalise
 from casework.statechart.load.source import Problems
 from casework.statechart.names import Names, names_in
 from casework.statechart.nodes import Invoke, StateNode
+from casework.statechart.publishing import Publish, publish_of
 from casework.statechart.suggestions import suggestion
 
 _SUSPENDS = 0x20 | 0x80 | 0x200
@@ -44,6 +46,8 @@ class Machine:
         self.version: str | None = definition.get("version")
         self.hash: str = hashlib.sha256(canonical_json(definition).encode()).hexdigest()
         """SHA-256 of the canonical JSON of ``definition``, in hex. Descriptions count, layout and file name do not."""
+        self.publish: Publish | None = publish_of(definition)
+        """What its executions publish to a stream; the key ``publish`` of the definition."""
         self.lines = dict(lines or {})
         self._registries = registries or Registries()
         self.tables = Tables(definition, self._registries)
@@ -124,6 +128,16 @@ class Machine:
         bound._machines = self._machines
         return bound
 
+    def beside(self, names: Iterable[str]) -> Self:
+        """This machine as an application sees it that has machines of these names, which ``src`` can then name.
+
+        The functions are the same ones, those that are registered later too; this object itself is not changed, so
+        that several applications can have it.
+        """
+        seen = copy.copy(self)
+        seen._machines = self._machines | frozenset(names)
+        return seen
+
     # --- functions
 
     @property
@@ -193,10 +207,6 @@ class Machine:
         registry[key] = function
 
     # --- invocations
-
-    def knows_machines(self, names: Iterable[str]) -> None:
-        """Tell which machines are open beside this one, so that ``src`` can name them. Called by ``open``."""
-        self._machines = frozenset(names)
 
     def invocation_kind(self, src: str) -> str:
         """``task`` or ``machine``. Raises InvalidMachine when ``src`` names both or neither."""
@@ -275,7 +285,7 @@ class Machine:
 
     @property
     def machines(self) -> frozenset[str]:
-        """The names given to :meth:`knows_machines`."""
+        """The names given to :meth:`beside`."""
         return self._machines
 
     def __repr__(self) -> str:

@@ -10,14 +10,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+from casework.kernel.schema import STREAM_ID
 from casework.statechart.budget import LIMIT_MAX, LIMIT_MIN, Limits
 from casework.statechart.load.normalise import FINAL_KEYS, HISTORY_KEYS, ROOT_KEYS, STATE_KEYS
 from casework.statechart.load.parts import BUILT_INS, INVOKE_KEYS, RETRY_KEYS, TRANSITION_KEYS
+from casework.statechart.load.publish import PUBLISH_KEYS
 
 FILE = Path(__file__).with_name("machine.schema.json")
 
 _TEXT = {"type": "string"}
 _DELAY_TEXT = {"type": "string", "pattern": r"^\s*(\d*\.?\d+(us|ms|s|m|h|d))+\s*$|^\d+(\.\d+)?$"}
+_STREAM = {"type": "string", "pattern": "^" + STREAM_ID.pattern.replace(r"\Z", "$")}
 
 
 def _ref(name: str) -> dict[str, str]:
@@ -31,7 +34,8 @@ def _one_or_more(schema: dict[str, Any]) -> dict[str, Any]:
 _ANY = {
     "$schema": _TEXT, "id": {"type": "string", "minLength": 1}, "version": {"type": ["string", "number"]},
     "context": {"type": "object", "description": "the first context; {expr} sees `input`"},
-    "limits": _ref("limits"), "ignore_errors": {"type": "boolean"}, "initial": _ref("initial"),
+    "limits": _ref("limits"), "ignore_errors": {"type": "boolean"}, "publish": _ref("publish"),
+    "initial": _ref("initial"),
     "type": {"enum": ["atomic", "compound", "parallel", "final", "history"]}, "states": _ref("states"),
     "on": _ref("on"), "always": _ref("transitions"), "after": _ref("after"), "entry": _ref("actions"),
     "exit": _ref("actions"), "invoke": _one_or_more(_ref("invoke")), "onDone": _ref("transitions"), "output": True,
@@ -120,6 +124,12 @@ def json_schema() -> dict[str, Any]:
                 name: {"type": "integer", "minimum": LIMIT_MIN, "maximum": LIMIT_MAX, "default": default}
                 for name, default in Limits()._asdict().items()
             }),
+            "publish": {
+                "description": "the stream to which transitions are published",
+                "anyOf": [_STREAM, _object(PUBLISH_KEYS, ("stream",), stream=_STREAM, data={"type": "boolean"}, events={
+                    "anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]
+                })],
+            },
             "retry": _object(RETRY_KEYS, initial=_ref("delay")),
             "invoke": _object(INVOKE_KEYS, ("src",)),
         },

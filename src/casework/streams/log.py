@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import hashlib
-import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from casework.errors import CorruptItem, ItemTooLarge, Misuse
 from casework.kernel.effects import Flag
 from casework.kernel.items import Item, Key, Scalar
 from casework.kernel.limits import MAX_INT
-from casework.kernel.schema import FORMAT, STREAM_CLAIMS, STREAMS, check_format
+from casework.kernel.schema import FORMAT, STREAM_CLAIMS, STREAM_ID, STREAM_ID_SAYS, STREAMS, check_format
 
 HEAD = 0
 """Sort key of a stream's head."""
@@ -47,7 +46,6 @@ RIVALS_MAX = 64
 SHARE = 0.8
 """Of a round trip, for each writer that contends."""
 
-_STREAM_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:~+-]{0,199}\Z")
 _COMPRESS_ABOVE = 200
 """Bytes: below that, compression saves no write unit."""
 
@@ -225,11 +223,8 @@ class Watch:
 
 def check_stream(stream: object) -> None:
     """Misuse unless ``stream`` can be a stream's id."""
-    if not isinstance(stream, str) or not _STREAM_ID.match(stream):
-        raise Misuse(
-            f"{stream!r:.80} is not a stream id; use 1 to 200 of the characters A-Z a-z 0-9 . _ : ~ + -, "
-            "the first one a letter or digit"
-        )
+    if not isinstance(stream, str) or not STREAM_ID.match(stream):
+        raise Misuse(f"{stream!r:.80} is not a stream id; use {STREAM_ID_SAYS}")
 
 
 def check_ops(given: Any) -> Sequence[Op]:

@@ -11,8 +11,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from casework.app.arguments import make_options
 from casework.app.core import Core
-from casework.app.sync import App, make_options, prepare
+from casework.app.sync import App, prepare
 from casework.backends.drive import run
 from casework.backends.memory import MemoryBackend
 from casework.backends.surroundings import VirtualClock
@@ -65,7 +66,9 @@ class VirtualApp(App):
     ) -> None:
         self.clock = VirtualClock()
         super().__init__(
-            Core(machines, make_options(options), codec), MemoryBackend(seed=seed, clock=self.clock), owns_backend=True
+            Core(machines, make_options(**options), codec),
+            MemoryBackend(seed=seed, clock=self.clock),
+            owns_backend=True,
         )
         prepare(self.core, self.backend, create=True)
         self._fakes: dict[str, Callable[..., Any]] = {}

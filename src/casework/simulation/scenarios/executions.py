@@ -169,8 +169,8 @@ def _machine(text: str) -> Machine:
     """A machine by its text; compiled once, since it is immutable."""
     machine = _machines.get(text)
     if machine is None:
-        machine = _machines[text] = Machine.from_yaml(text)
-    machine.knows_machines(["kid", "parent", "ledger", "sender", "worker"])
+        machine = Machine.from_yaml(text).beside(["kid", "parent", "ledger", "sender", "worker"])
+        _machines[text] = machine
     return machine
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from casework.errors import CaseworkError, ExecutionExists, Misuse, NoSuchExecution
 from casework.executions import control, deliver
-from casework.executions.runtime import Options, Publish, Runtime
+from casework.executions.runtime import Options, Runtime
 from casework.executions.state import STATE
 from casework.executions.worker import Worker, WorkerOptions, work
 from casework.kernel.effects import Effect
@@ -252,7 +252,8 @@ class LivesPublished(Lives):
     """
 
     name = "lives, published"
-    options = Options(buckets=1, batch_max=2, publish={"life": Publish("s", events=("Add",))})
+    machines = (LIFE + "publish: {stream: s, events: [Add]}\n",)
+    options = Options(buckets=1, batch_max=2)
     lives, events, intrusions = 3, 2, 5
     poll_s = 0.3
 
@@ -316,8 +317,8 @@ class Published(OnTheShell):
     """Two executions publish their transitions to one stream: each once, in the order of its commits, none missing."""
 
     name = "published"
-    machines = (LEDGER, SENDER)
-    options = Options(buckets=1, batch_max=2, publish={"ledger": Publish("s"), "sender": Publish("s")})
+    machines = (LEDGER + "publish: s\n", SENDER + "publish: s\n")
+    options = Options(buckets=1, batch_max=2)
     events = 4
 
     def begin_clients(self) -> None:

@@ -15,6 +15,7 @@ from casework.statechart.budget import LIMIT_MAX, LIMIT_MIN, Limits
 from casework.statechart.expressions import find_problem
 from casework.statechart.jsonable import check_json
 from casework.statechart.load.parts import Parts
+from casework.statechart.load.publish import normalised_publish
 from casework.statechart.load.source import Path, Problems
 from casework.statechart.load.targets import resolve_targets
 from casework.statechart.suggestions import suggestion
@@ -22,8 +23,8 @@ from casework.statechart.suggestions import suggestion
 FORMAT = 1
 """Version of the normalised form."""
 
-ROOT_KEYS = ("$schema", "id", "version", "context", "limits", "ignore_errors", "initial", "type", "states", "on",
-             "always", "after", "entry", "exit", "invoke", "output", "tags", "meta", "description")  # fmt: skip
+ROOT_KEYS = ("$schema", "id", "version", "context", "limits", "ignore_errors", "publish", "initial", "type", "states",
+             "on", "always", "after", "entry", "exit", "invoke", "output", "tags", "meta", "description")  # fmt: skip
 STATE_KEYS = ("id", "type", "initial", "states", "on", "always", "after", "entry", "exit", "invoke", "onDone",
               "output", "tags", "meta", "description")  # fmt: skip
 HISTORY_KEYS = ("id", "type", "history", "target", "actions", "tags", "meta", "description")
@@ -96,6 +97,10 @@ class _Normaliser:
                 self.problems.add(("ignore_errors",), "is not true or false")
             elif raw["ignore_errors"]:
                 result["ignore_errors"] = True
+        if raw.get("publish") is not None:
+            publish = normalised_publish(raw["publish"], ("publish",), self.problems)
+            if publish is not None:
+                result["publish"] = publish
         root = self.state(raw, (), "", name if isinstance(name, str) else "", is_root=True)
         if root["kind"] not in ("compound", "parallel"):
             self.problems.add((), "the machine has no states", 'add "initial" and "states"')

@@ -26,6 +26,7 @@ EVENTS = 6
 LEDGER = casework.Machine.from_yaml(
     """
 id: ledger
+publish: audit
 initial: open
 context: {n: 0}
 states:
@@ -52,7 +53,7 @@ def test_each_transition_has_its_effect_once_and_in_the_order_of_its_execution(s
         if len(handled) >= wanted:
             done.set()
 
-    with casework.open(store, machines=[LEDGER], publish={"ledger": casework.Publish("audit")}) as app:
+    with casework.open(store, machines=[LEDGER]) as app:
         for id in IDS:
             app.start("ledger", id=id)
         consumer = {"lease_s": 5.0, "heartbeat_s": 0.2}

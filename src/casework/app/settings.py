@@ -23,6 +23,7 @@ from casework.errors import ConditionFailed, MissingTable, Misuse, OutcomeUnknow
 from casework.executions.buckets import SETTINGS, read_number
 from casework.executions.runtime import Codec
 from casework.kernel.conditions import Condition, absent, all_of, equals, present
+from casework.kernel.containment import guarded, in_words
 from casework.kernel.items import Put, Scalar, Update
 from casework.kernel.programs import Program, get, now, write
 from casework.kernel.schema import FORMAT, REGISTRY, TABLES, check_format
@@ -176,9 +177,9 @@ def _encoded_by(codec: Codec | None) -> dict[str, Scalar]:
     if codec is None:
         return {"codec": "", "codec_probe": PROBE}
     try:
-        probe = codec.encode(PROBE)
+        probe = guarded(codec.encode, PROBE)
     except Exception as error:
-        raise Misuse(f"{_named(codec)} cannot encode {PROBE}: {type(error).__name__}: {error}") from error
+        raise Misuse(f"{_named(codec)} cannot encode {PROBE}: {in_words(error)}") from error
     problem = _unreadable(codec, probe)
     if problem:
         raise Misuse(f"{_named(codec)} does not give back what it is given: {problem}")
@@ -213,9 +214,9 @@ def _unreadable(codec: Codec | None, probe: str) -> str:
     if type(probe) is not str:
         return f"it encodes to {type(probe).__name__}, not to text"
     try:
-        found = codec.decode(probe)
-    except Exception as error:  # noqa: BLE001 - the codec is the user's, and may be anything's
-        return f"{type(error).__name__}: {error}"[:200]
+        found = guarded(codec.decode, probe)
+    except Exception as error:  # noqa: BLE001 - the codec is the user's, and may raise anything
+        return in_words(error)[:200]
     return "" if found == PROBE else "it decodes to something else"
 
 

@@ -18,6 +18,7 @@ from casework.errors import Misuse
 if TYPE_CHECKING:
     from casework.simulation.payloads import EventsFile
     from casework.simulation.users import SimulationReport
+    from casework.statechart import Machine
 
 
 @command
@@ -75,19 +76,15 @@ def simulate(
     """
     from casework.simulation.users import simulate as run
 
-    where = place or source
-    if where is None:
-        raise Misuse("name a file (order.yaml), machines (shop:order), or an application: --app shop:application")
-    machines = find_machines(place) if place is not None else machines_of(source)
+    where, machines = _machines_at(place, source)
     file = _events_file(events)
-    flags = {"--crashes": crashes, "--duplicates": duplicates, "--real-tasks": real_tasks, "--may-fail": may_fail}
-    replay = _replay([place] if place else ["--app", where], [flag for flag, is_set in flags.items() if is_set], events)
+    given = {"--crashes": crashes, "--duplicates": duplicates, "--real-tasks": real_tasks, "--may-fail": may_fail}
+    replay = _replay([place] if place else ["--app", where], given, events)
     with _progress(runs, shown=not as_json) as on_progress:
         report = run(
             machines, runs=runs, crashes=crashes, duplicates=duplicates, events=file.events, script=file.script,
             input=file.input, invariants=_marked(where), tasks=file.tasks, real_tasks=real_tasks, may_fail=may_fail,
-            seed=seed, seconds=seconds, on_progress=on_progress,
-            command=replay,
+            seed=seed, seconds=seconds, on_progress=on_progress, command=replay,
         )  # fmt: skip
     if as_json:
         print_json(_document(report))
@@ -95,6 +92,15 @@ def simulate(
         print(report)
     if not report.ok:
         raise typer.Exit(FAILED)
+
+
+def _machines_at(place: str | None, source: str | None) -> tuple[str, list[Machine]]:
+    """The place that counts, and the machines at it."""
+    if place is not None:
+        return place, find_machines(place)
+    if source is None:
+        raise Misuse("name a file (order.yaml), machines (shop:order), or an application: --app shop:application")
+    return source, machines_of(source)
 
 
 def _events_file(path: Path | None) -> EventsFile:
@@ -114,9 +120,10 @@ def _marked(place: str) -> list[Callable[..., Any]]:
     return marked(vars(sys.modules[place.partition(":")[0]]).values())
 
 
-def _replay(place: list[str], flags: list[str], events: Path | None) -> str:
+def _replay(place: list[str], given: dict[str, bool], events: Path | None) -> str:
     from casework.simulation.users import command_line
 
+    flags = [flag for flag, is_given in given.items() if is_given]
     return command_line("casework", "simulate", *place, *flags, *(["--events", str(events)] if events else []))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import time
 import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
@@ -21,7 +20,7 @@ from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.memory import MemoryBackend
 from casework.backends.port import AsyncBackend, Backend, check_backend
-from casework.backends.surroundings import Clock, VirtualClock
+from casework.backends.surroundings import Clock, HostClock, VirtualClock, host_steady_us
 from casework.backends.threaded import ThreadedBackend
 from casework.errors import Misuse
 from casework.idempotency import lifecycle, operating, waiting
@@ -73,16 +72,6 @@ def _claim(
 
 
 _claim.__name__ = "claim"
-
-
-def host_steady_us() -> int:
-    """This host's steady clock, in microseconds."""
-    return time.monotonic_ns() // 1000
-
-
-def host_wall_us() -> int:
-    """This host's time, in microseconds."""
-    return time.time_ns() // 1000
 
 
 def steady_clock(backend: Any) -> Callable[[], int]:
@@ -156,9 +145,8 @@ class MemoryIdempotencyStore(IdempotencyStore):
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__(MemoryBackend(clock=clock))
-        virtual = clock
-        now_us = host_wall_us if virtual is None else lambda: virtual.now().earliest_us
-        self.records = MemoryRecords(now_us)
+        own = clock or HostClock()
+        self.records = MemoryRecords(lambda: own.now().earliest_us)
         self.shared = Shared(steady_clock(self.backend), direct=self.records)
 
     def claim(  # the one short cut: a replay is a look at a dict, and driving a program would double its price

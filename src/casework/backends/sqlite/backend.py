@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from casework.backends.sqlite.layout import Layout
 from casework.backends.sqlite.reading import fetch_items, outcome_of, query_many, query_one
 from casework.backends.sqlite.reaping import Reaper
 from casework.backends.sqlite.tables import create, lacking
+from casework.backends.sqlite.timekeeping import Timekeeper
 from casework.backends.surroundings import Clock, HostClock, SeededTokens, random_token
 from casework.errors import CaseworkError, MissingTable, Misuse
 from casework.kernel.effects import Get, GetMany, Instant, Outcome, Query, Transact, Write
@@ -32,7 +34,8 @@ class SqliteBackend:
     Args:
         path: the file; it is made when it is missing, its folder is not.
         busy_timeout_s: how long to wait for another process's lock before ``Contention``.
-        clock: the clock that programs see; the host's by default.
+        clock: the clock that programs see; the host's by default. A ``HostClock`` is kept in step with those of the
+            other processes on the file; any other is yours alone.
         seed: makes tokens reproducible; None takes them from the operating system.
         synchronous: ``full`` (default) loses nothing that was acknowledged, whatever fails; ``normal`` may lose the
             last commits when the host loses power, and is faster.
@@ -55,6 +58,7 @@ class SqliteBackend:
         synchronous: str = "full",
     ) -> None:
         self.clock = clock or HostClock()
+        self._time = Timekeeper(self.clock)
         self._tokens: Callable[[], str] = random_token if seed is None else SeededTokens(seed)
         self._file = SqliteFile(path, busy_timeout_s=busy_timeout_s, synchronous=synchronous)
         self._layouts: dict[Table, Layout] = {}
@@ -64,6 +68,7 @@ class SqliteBackend:
         try:
             with self._file.reader() as connection:
                 self._file.prepare(connection)
+                self._time.look(connection)
             self._committer.forget_old_writers()
         except BaseException as error:
             self.close()
@@ -75,7 +80,7 @@ class SqliteBackend:
     def _start(self) -> None:
         self._pid = os.getpid()
         self._known = Known()
-        self._committer = Committer(self._file, self._known)
+        self._committer = Committer(self._file, self._known, self._time)
         self._combiner = Combiner(self._committer.carry_out)
         self._reaper = Reaper(self._file, self._reap)
 
@@ -242,7 +247,7 @@ class SqliteBackend:
             self._combiner.submit([request for _, request in writes[start : start + GROUP_REQUESTS]])
         for position, request in writes:
             outcomes[position] = Outcome(None, request.error)
-        self._reaper.after_write(self._present, self.clock.now)
+        self._reaper.after_write(self._present, self._time.settled_s)
 
     def _reap(self, deletes: Sequence[Delete]) -> None:
         self._combiner.submit([self._request((delete,), [delete.key], 0) for delete in deletes])
@@ -300,7 +305,12 @@ class SqliteBackend:
     # --- surroundings ----------------------------------------------------------------------------------------------
 
     def now(self) -> Instant:
-        """The clock's time."""
+        """The time, on which all processes of this host agree that have the file open; see ``HostClock``."""
+        if self._time.is_look_due:
+            if os.getpid() != self._pid:
+                self._start_after_fork()
+            with contextlib.suppress(sqlite3.Error, CaseworkError), self._file.reader() as connection:
+                self._time.look(connection)
         return self.clock.now()
 
     def token(self) -> str:

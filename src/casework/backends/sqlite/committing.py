@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 
 from casework.backends.sqlite.connections import COMMIT_LOOK_S, SqliteFile, begin
@@ -28,11 +27,13 @@ from casework.backends.sqlite.group import (
 )
 from casework.backends.sqlite.known import Known, Place
 from casework.backends.sqlite.reading import fetch_texts
+from casework.backends.sqlite.timekeeping import Timekeeper
 from casework.errors import OutcomeUnknown, Unavailable
 
 _MARK = (
-    "INSERT INTO casework_writers VALUES (?, ?, ?)"
-    " ON CONFLICT (writer) DO UPDATE SET last_group = excluded.last_group, at_us = excluded.at_us"
+    "INSERT INTO casework_writers VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT (writer) DO UPDATE SET last_group = excluded.last_group, at_us = excluded.at_us,"
+    " steady_us = excluded.steady_us, boot = excluded.boot"
 )
 _FORGOTTEN_AFTER_S = 7 * 86_400
 """A writer's row is removed after so long without a commit."""
@@ -41,8 +42,9 @@ _FORGOTTEN_AFTER_S = 7 * 86_400
 class Committer:
     """Commits groups of requests on a connection of its own, one at a time: its owner sees to that."""
 
-    def __init__(self, file: SqliteFile, known: Known) -> None:
+    def __init__(self, file: SqliteFile, known: Known, time: Timekeeper) -> None:
         self._file = file
+        self._time = time
         self._known = known
         self._writer = secrets.token_hex(16)
         self._group = 0
@@ -88,7 +90,7 @@ class Committer:
             flush(connection, rows, changes, unstated)
         if changes:
             self._group += 1
-            connection.execute(_MARK, (self._writer, self._group, time.time_ns() // 1000))
+            connection.execute(_MARK, (self._writer, self._group, *self._time.mark()))
             self._committing = True
         connection.execute("COMMIT")
         self._committing = False
@@ -184,7 +186,7 @@ class Committer:
                 connection.execute("ROLLBACK")
                 return True
             self._group += 1
-            connection.execute(_MARK, (self._writer, self._group, time.time_ns() // 1000))
+            connection.execute(_MARK, (self._writer, self._group, *self._time.mark()))
             connection.execute("COMMIT")
             return False
         except Exception:
@@ -218,13 +220,16 @@ class Committer:
         """Remove the rows of writers that have long been gone; only tidying, so an error is let go."""
         with contextlib.suppress(sqlite3.Error, Locked):
             connection = self._connect()
-            before_us = (time.time_ns() // 1000) - _FORGOTTEN_AFTER_S * 1_000_000
+            before_us = (self._time.settled_s() - _FORGOTTEN_AFTER_S) * 1_000_000
             if connection.execute("SELECT 1 FROM casework_writers WHERE at_us < ? LIMIT 1", (before_us,)).fetchone():
                 connection.execute("DELETE FROM casework_writers WHERE at_us < ?", (before_us,))
 
     def close(self) -> None:
-        """Remove this writer's row and close its connection."""
+        """Remove this writer's row, all but its time, and close its connection."""
         if self.connection is not None and self._group:
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(sqlite3.Error, Locked):
+                begin(self.connection, 0.0)
+                self._time.remember(self.connection)
                 self.connection.execute("DELETE FROM casework_writers WHERE writer = ?", (self._writer,))
+                self.connection.execute("COMMIT")
         self._drop()

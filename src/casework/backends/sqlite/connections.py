@@ -23,6 +23,12 @@ CHECKPOINT_PAGES = 8000
 """The write-ahead log is copied into the file after so many pages (32 MB), eight times SQLite's default: a page that
 is changed again and again is copied less often."""
 
+WRITERS = (
+    "casework_writers (writer TEXT PRIMARY KEY, last_group INTEGER NOT NULL, at_us INTEGER NOT NULL,"
+    " steady_us INTEGER NOT NULL, boot TEXT NOT NULL) STRICT"
+)
+"""One row for each process that writes: its last group, and what time it was then, on which host's steady clock."""
+
 POLL_S = 0.0003
 """Pause between two attempts to take the write lock from another process; SQLite's own grow to 100 ms and starve."""
 
@@ -180,11 +186,14 @@ class SqliteFile:
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS casework_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT"
             )
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS casework_writers"
-                " (writer TEXT PRIMARY KEY, last_group INTEGER NOT NULL, at_us INTEGER NOT NULL) STRICT"
-            )
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {WRITERS}")
             connection.execute("INSERT OR IGNORE INTO casework_meta VALUES ('format', ?)", (str(FILE_FORMAT),))
+            connection.execute("COMMIT")
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(casework_writers)")}
+        if "boot" not in columns:  # made before the processes of a host kept one time
+            begin(connection, self.busy_timeout_s)
+            connection.execute("DROP TABLE IF EXISTS casework_writers")
+            connection.execute(f"CREATE TABLE {WRITERS}")
             connection.execute("COMMIT")
         (text,) = connection.execute("SELECT value FROM casework_meta WHERE name = 'format'").fetchone() or ("?",)
         if not text.isdigit() or int(text) > FILE_FORMAT:

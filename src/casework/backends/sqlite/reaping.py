@@ -17,7 +17,6 @@ from casework.backends.sqlite.connections import SqliteFile
 from casework.backends.sqlite.layout import Layout, quoted
 from casework.errors import CaseworkError
 from casework.kernel.conditions import equals
-from casework.kernel.effects import Instant
 from casework.kernel.items import Delete, Key
 
 EVERY_S = 1.0
@@ -35,14 +34,17 @@ class Reaper:
         self._due_s = 0.0
         self._laps: list[tuple[Layout, int]] = []
 
-    def after_write(self, layouts: Collection[Layout], now: Callable[[], Instant]) -> None:
-        """Look at the next rows, if that is due and no other thread does. An error is let go; the next lap comes."""
+    def after_write(self, layouts: Collection[Layout], now_s: Callable[[], int]) -> None:
+        """Look at the next rows, if that is due and no other thread does. An error is let go; the next lap comes.
+
+        ``now_s`` tells the time that nobody doubts: what is deleted because a clock was set forward does not come back.
+        """
         if time.monotonic() < self._due_s or not self._turn.acquire(blocking=False):
             return
         try:
             self._due_s = time.monotonic() + EVERY_S
             with contextlib.suppress(sqlite3.Error, CaseworkError):
-                expired = self._next(layouts, now().earliest_us // 1_000_000)
+                expired = self._next(layouts, now_s())
                 if expired:
                     self._delete(expired)
         finally:

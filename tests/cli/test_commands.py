@@ -75,6 +75,40 @@ def test_listing_goes_page_by_page_in_one_json_document(shell: Shell) -> None:
     ]  # fmt: skip
 
 
+PARENTS = """
+import casework
+
+kid = casework.Machine.from_yaml("{id: kid, initial: a, states: {a: {on: {end: b}}, b: {type: final}}}")
+parent = casework.Machine.from_yaml("{id: parent, initial: a, states: {a: {invoke: {id: k, src: {machine: kid}}}}}")
+"""
+
+
+def test_what_ended_is_purged_by_age_with_its_descendants_or_one_with_its_tree(shell: Shell) -> None:
+    (shell.folder / "family.py").write_text(PARENTS)
+    for id in ("p-1", "p-2", "p-3"):
+        shell.run("start", "parent", "--machine", "family", "--id", id)
+    for id in ("p-1", "p-2"):
+        shell.run("terminate", id)
+    (kid,) = [each["id"] for each in shell.json("list", "--parent", "p-1")["items"]]
+    assert kid in shell.run("show", "p-1").stdout
+    found = shell.json("purge", "--before", "0s", "--dry-run")
+    assert sorted(one["id"] for one in found["items"]) == ["p-1", "p-2"] and found["deleted"] == 0
+    assert "no machine" not in shell.run("purge", "p-1", "--tree").stdout
+    assert shell.json("list", "--parent", "p-1")["items"] == []
+    assert kid in shell.refused("show", kid)
+    said = shell.run("purge", "--before", "0s").stdout
+    assert "p-2  cancelled  parent" in said and "1 execution purged" in said
+    assert shell.json("list")["items"][0]["id"] == "p-3"
+    for wrong in (
+        (),
+        ("p-3", "--before", "1d"),
+        ("--before", "soon"),
+        ("p-3", "--dry-run"),
+        ("--before", "1d", "--tree"),
+    ):
+        shell.refused("purge", *wrong)
+
+
 def test_an_execution_is_suspended_resumed_cancelled_and_purged(shell: Shell) -> None:
     shell.run("start", "order.yaml", "--id", "o-1")
     assert "suspended" in shell.run("suspend", "o-1").stdout

@@ -77,6 +77,7 @@ class AsyncApp:
     redrive = _driven(operations.redrive)
     migrate = _driven(operations.migrate)
     purge = _driven(operations.purge)
+    purge_ended = _driven(operations.purge_ended)
     complete_task = _driven(operations.complete_task)
     fail_task = _driven(operations.fail_task)
     raise_buckets = _driven(operations.raise_buckets)

@@ -6,14 +6,16 @@ The two facades drive these; their docstrings are the public documentation of bo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from casework.app.core import Core
 from casework.errors import Misuse, WaitTimeout
-from casework.executions import buckets, control, deliver, inspection, listing, results, tasks
+from casework.executions import buckets, control, deliver, inspection, listing, purging, results, tasks
 from casework.executions.deliver import Execution
 from casework.executions.trace import read_trace
 from casework.kernel.programs import Program, now, sleep
+from casework.statechart.durations import delay_us
 
 
 def start(core: Core, machine: str, *, id: str | None = None, input: Any = None) -> Program[Execution]:
@@ -232,17 +234,69 @@ def migrate(core: Core, id: str, *, to: str | None = None) -> Program[Execution]
     return (yield from control.migrate(core.rt, id, machine))
 
 
-def purge(core: Core, id: str, *, force: bool = False) -> Program[int]:
+def purge(core: Core, id: str, *, force: bool = False, tree: bool = False) -> Program[int]:
     """Delete an ended execution and everything of it; the number of items deleted. Then its id is free.
-
-    Children are executions of their own and stay until they are purged.
 
     Args:
         id: the execution.
         force: delete one that has not ended, too.
+        tree: delete its descendants first. Without it they stay: executions of their own, which are then found by
+            their ids only.
     """
     core.forget(id)
-    return (yield from control.purge(core.rt, id, force=force))
+    return (yield from control.purge(core.rt, id, force=force, tree=tree))
+
+
+def purge_ended(
+    core: Core,
+    *,
+    before: str | timedelta | datetime,
+    status: str | None = None,
+    machine: str | None = None,
+    dry_run: bool = False,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Program[purging.Purged]:
+    """Delete executions that ended before a time, each with its descendants, page by page.
+
+    A ``next`` of None ends it. An execution that could not be deleted has a ``problem``, and does not stop the others.
+    Interrupted, it is simply done again.
+
+    Args:
+        before: how long ago they have ended at least (``"30d"``, a timedelta), or before when (a datetime with its
+            zone, ``"2026-11-01"``, ``"2026-11-01T12:00:00+01:00"``; UTC where a text names none).
+        status: only ``done``, ``failed`` or ``cancelled`` ones.
+        machine: only those of this machine; their descendants go with them, whatever their machine is.
+        dry_run: delete nothing, only tell what would be.
+        limit: look at no more than so many, 1 to 1000.
+        cursor: ``next`` of the page before, with the same filters.
+    """  # fmt: skip
+    moment = yield from now()
+    before_us = _before_us(before, moment.earliest_us)
+    return (
+        yield from purging.purge_ended(
+            core.rt, before_us, status=status, machine=machine, limit=limit, cursor=cursor, is_dry_run=dry_run
+        )
+    )
+
+
+def _before_us(before: Any, now_us: int) -> int:
+    """The time that ``before`` names; Misuse when it names none."""
+    try:
+        if isinstance(before, datetime):
+            if before.tzinfo is None:
+                raise ValueError("a datetime needs its zone: datetime(..., tzinfo=UTC)")
+            return round(before.timestamp() * 1e6)
+        if isinstance(before, timedelta):
+            return now_us - round(before.total_seconds() * 1e6)
+        if isinstance(before, str) and before[:5].endswith("-"):
+            at = datetime.fromisoformat(before)
+            return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e6)
+        if isinstance(before, str) and not before.strip().isdigit():
+            return now_us - delay_us(before)
+    except (ValueError, OverflowError) as error:
+        raise Misuse(f"before is {before!r:.80}: {error}") from None
+    raise Misuse(f"before is {before!r:.80}; give an age such as '30d' or '12h', or a date such as '2026-11-01'")
 
 
 def complete_task(core: Core, token: str, result: Any = None) -> Program[None]:

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from casework.cli.application import FromApp
-from casework.cli.failures import command
-from casework.cli.opening import Debug, Id, Store, counted, find_machines, open_store
-from casework.errors import Misuse
+from casework.cli.failures import command, say
+from casework.cli.inspecting import moment
+from casework.cli.opening import AsJson, Debug, Id, Store, counted, find_machines, open_store, print_json
+from casework.errors import CaseworkError, Contention, Misuse
 
 Code = Annotated[
     str | None,
@@ -99,20 +100,95 @@ def redrive(
 
 @command
 def purge(
-    id: Id,
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="One execution.", show_default=False)] = None,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Of one execution: with its descendants. With --before they always go.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Also one that has not ended.")] = False,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE|DATE",
+            help="Instead of one: all that ended so long ago (30d, 12h), or before a date.",
+            show_default=False,
+        ),
+    ] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Of these only the done, failed or cancelled ones.", show_default=False)
+    ] = None,
+    machine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of these only those of this machine.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing, only say what would be.")] = False,
     source: FromApp = None,
     store: Store = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Delete an ended execution and everything of it; then its id is free. Its children stay until they are purged.
+    """Delete ended executions and everything of them; then their ids are free.
+
+    Interrupted, it is done again: what it had begun is finished first.
 
     \b
-    casework purge o-1
-    """
+    casework purge o-1 --tree
+    casework purge --before 30d --status done --machine order --dry-run
+    """  # fmt: skip
+    if (id is None) == (before is None):
+        raise Misuse("name one execution, or say --before 30d for all that ended so long ago")
+    if id is None:
+        if force or tree:
+            raise Misuse(
+                "--force and --tree are for one execution; --before takes what has ended, descendants included"
+            )
+        _purge_ended(store, source, as_json, before=before, status=status, machine=machine, dry_run=dry_run)
+        return
+    if status is not None or machine is not None or dry_run:
+        raise Misuse("--status, --machine and --dry-run go with --before")
     with open_store(store, source) as app:
-        count = app.purge(id, force=force)
+        children = 0 if tree else sum(each.total for each in _children(app, id))
+        count = app.purge(id, force=force, tree=tree)
+    if as_json:
+        print_json({"id": id, "deleted": count})
+        return
     print(f"{id} is gone: {counted(count, 'item')} deleted")
+    if children:
+        those = "1 child, which stays" if children == 1 else f"{children:,} children, which stay"
+        say(f"it had {those}; --tree takes them too")
+
+
+def _children(app: Any, id: str) -> Any:
+    """The children that an execution has, as far as they can be read."""
+    try:
+        return app.inspect(id).children
+    except CaseworkError:
+        return ()
+
+
+def _purge_ended(store: str | None, source: str | None, as_json: bool, **filters: Any) -> None:
+    """Page after page, with what was done so far on stderr."""
+    found: list[Any] = []
+    looked, cursor = 0, None
+    with open_store(store, source) as app:
+        while True:
+            page = app.purge_ended(cursor=cursor, **filters)
+            found += page.items
+            looked += page.looked
+            if not as_json:
+                for one in page.items:
+                    print("  ".join((one.id, one.status, one.machine, moment(one.ended_at_us), one.problem)).rstrip())
+            cursor = page.next
+            if cursor is None:
+                break
+            say(f"{counted(len(found), 'execution')} of {looked:,} looked at")
+    deleted = sum(one.deleted for one in found)
+    failed = [one for one in found if one.problem]
+    if as_json:
+        print_json({"is_dry_run": filters["dry_run"], "looked": looked, "deleted": deleted, "items": found})
+    else:
+        gone = counted(len(found) - len(failed), "execution")
+        print(f"{gone} would be purged" if filters["dry_run"] else f"{gone} purged: {counted(deleted, 'item')} deleted")
+    if failed:
+        raise Contention(f"{counted(len(failed), 'execution')} could not be purged; purge again later")
 
 
 @command

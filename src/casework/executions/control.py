@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from casework.errors import ConditionFailed, Contention, Misuse, OutcomeUnknown
+from casework.errors import ConditionFailed, Contention, Misuse, NoSuchExecution, OutcomeUnknown
 from casework.executions.advance import commit
+from casework.executions.branches import branches_of, chunks
 from casework.executions.change import Change, id_hash, is_recent
 from casework.executions.deliver import Execution, read_state, take_in_line, view
 from casework.executions.mailbox import Mail
@@ -343,7 +344,11 @@ def _machine_for(rt: Runtime, state: State) -> Program[Machine]:
         raise Misuse(f"execution {state.id!r:.200}: {reason}; give casework.open its machine") from None
 
 
-def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
+WITH_DESCENDANTS = "tree"
+"""The ``resume_status`` of an execution that is being purged with its descendants, for whoever finishes that."""
+
+
+def purge(rt: Runtime, id: str, *, force: bool = False, tree: bool = False, by_parent: bool = False) -> Program[int]:
     """Delete an ended execution with everything in its partition, the state last; the number of items deleted.
 
     A repeated or interrupted purge goes on where the first one stopped. Then the id is free.
@@ -352,6 +357,8 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         rt: machines and options.
         id: the execution.
         force: purge one that has not ended, too; its children and its parent are not told.
+        tree: purge its descendants first. They go whatever their status: the end of their parent has ended them.
+        by_parent: it is one of these descendants.
 
     Raises NoSuchExecution; Misuse when it has not ended; Contention when what it published cannot be delivered now.
     """
@@ -359,18 +366,20 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
     def attempt(state: State) -> Program[State | None]:
         if state.status == "purging":
             return state
-        if not state.ended and not force:
+        if not state.ended and not (force or by_parent):
             raise Misuse(
                 f"execution {id!r:.200} is {state.status}; cancel it first, or use force (`casework purge --force`)"
             )
         if state.spill and state.ended:
             yield from drain(rt, state)  # its children and its parent are still to hear of its end
             return None
-        return (yield from _move_status(rt, state, "purging", resume_status=""))
+        return (yield from _move_status(rt, state, "purging", resume_status=WITH_DESCENDANTS if tree else ""))
 
     state = yield from _with_state(attempt, id)
     yield from _deliver_all(rt, id, force=force)
     deleted = 0
+    if tree or state.resume_status == WITH_DESCENDANTS:
+        deleted += yield from _purge_children(rt, state)
     try:
         while True:
             page = yield from query(EXECUTIONS, id, limit=91)
@@ -384,6 +393,22 @@ def purge(rt: Runtime, id: str, *, force: bool = False) -> Program[int]:
         if (yield from get(state.key)) is not None:
             raise Contention(f"execution {id!r:.200} was started again while it was purged") from None
     return deleted + 1
+
+
+def _purge_children(rt: Runtime, state: State) -> Program[int]:
+    """Purge the descendants of an execution that is being purged; the number of items deleted."""
+    deleted = 0
+    for branch in (yield from branches_of(rt, state)):
+        for begin, end in chunks(0, branch.total, 100):
+            ids = branch.children(begin, end)
+            items = yield from get_many([EXECUTIONS.key(id, STATE) for id in ids])
+            for id, item in zip(ids, items, strict=True):
+                if item is not None:
+                    try:
+                        deleted += yield from purge(rt, id, tree=True, by_parent=True)
+                    except NoSuchExecution:
+                        pass  # by another purge
+    return deleted
 
 
 def _deliver_all(rt: Runtime, id: str, *, force: bool) -> Program[None]:

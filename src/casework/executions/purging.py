@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from casework.errors import CaseworkError, CorruptItem, Misuse, NoSuchExecution, StoreError
+from casework.executions.buckets import SETTINGS, note_settings
 from casework.executions.control import purge
 from casework.executions.cursors import Place, read_place, write_place
 from casework.executions.joins import child_id
@@ -75,13 +76,14 @@ def purge_ended(
         raise Misuse(f"status is {status!r:.80}; what has ended is {', '.join(PURGEABLE)}")
     place = read_place(cursor, ["purge", status, machine], limit)
     statuses = (*(PURGEABLE if status is None else (status,)), "purging")
-    partitions = [f"{each}/{bucket}" for each in statuses for bucket in range(rt.options.buckets)]
     low, high = (None, None) if machine is None else (f"{machine}/", f"{machine}0")
     page = Purged(items=[], looked=0, is_dry_run=is_dry_run, next=None)
-    while place.partition < len(partitions) and page.looked < limit:
+    note_settings(rt, (yield from get(SETTINGS)))
+    while place.partition < len(statuses) * rt.read_buckets and page.looked < limit:
+        bucket, n = divmod(place.partition, len(statuses))  # more buckets stand behind those that were there
         room = limit - page.looked
         found = yield from query(
-            EXECUTIONS, partitions[place.partition], index="listing", low=low, high=high, limit=room, after=place.inner
+            EXECUTIONS, f"{statuses[n]}/{bucket}", index="listing", low=low, high=high, limit=room, after=place.inner
         )
         page.looked += len(found.items)
         items = yield from get_many([EXECUTIONS.key(str(item["id"]), STATE) for item in found.items])
@@ -90,7 +92,7 @@ def purge_ended(
             if one is not None:
                 page.items.append(one)
         place = Place(place.binding, place.partition + (found.next is None), found.next)
-    page.next = write_place(place) if place.partition < len(partitions) else None
+    page.next = write_place(place) if place.partition < len(statuses) * rt.read_buckets else None
     return page
 
 

@@ -62,7 +62,7 @@ def test_an_event_that_never_comes_to_rest_fails_its_execution_and_keeps_what_wa
     assert failed.status == "failed" and failed.error is not None and failed.error["type"] == "StepLimit"
     assert failed.context == {"seen": ["a"]} and failed.configuration == ["open"]
     _, data = data_of(app, "x")
-    assert data.failure is not None and data.failure["event"]["type"] == "spin"
+    assert data.failure is not None and (data.failure.event.kind, data.failure.event.type) == ("event", "spin")
     assert [dead.events[0]["data"] for dead in app.dead_letters().items] == [{"text": "b"}]
     assert items_of(app.backend, "x", "e/") == []
 

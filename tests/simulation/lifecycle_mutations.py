@@ -9,13 +9,14 @@ from unittest import mock
 import msgspec
 
 from casework.errors import ConditionFailed
-from casework.executions import advance, change, control, publish, setting_aside, store, tasks
+from casework.executions import advance, change, control, failing, publish, setting_aside, store, tasks
+from casework.executions import redriving as driving
 from casework.executions.change import Change
 from casework.executions.state import State
 from casework.kernel.conditions import Condition, absent, all_of, equals, present
 from casework.kernel.items import Delete, Key
 from casework.kernel.programs import token, transact
-from casework.simulation.scenarios import components, executions, lifecycle
+from casework.simulation.scenarios import components, executions, lifecycle, redriving
 from casework.streams.log import Op
 from tests.simulation.planting import Fault, patched, together
 
@@ -66,6 +67,26 @@ def _thrown_away(rt: Any, state: State, messages: Sequence[Any], moment: Any, ha
     """Messages of an ended execution are removed, and nobody is told."""
     yield from transact([Delete(message.key, present()) for message in messages[:45]])
     return advance.Advanced(state, has_more=has_next)
+
+
+_fail, _as_before = Change._fail, driving._as_before
+
+
+def _unremembered(self: Change, kept: Any, error: Any) -> None:
+    """The id of an event at which the execution fails is not remembered."""
+    self.given.clear()
+    _fail(self, kept, error)
+
+
+def _half_made(self: Change, kept: Any, error: Any) -> None:
+    """A state keeps nothing of its event."""
+    _fail(self, msgspec.structs.replace(kept, is_taken_again=False), error)
+
+
+def _dropped(change: Any, failure: Any, point: Any) -> None:
+    """An event that fails a second time is given up."""
+    _as_before(change, failure, point)
+    change.data.failure.event.is_taken_again = False
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -140,7 +161,11 @@ FAULTS = (
             mock.patch.object(advance, "finish_resume", _takes_the_note_away),
         ),
     ),
-    Fault("messages of what has failed are thrown away", lifecycle.Redrives, patched(advance, "_bury", _thrown_away)),
+    Fault("messages of what has failed are thrown away", redriving.Redrives, patched(advance, "_bury", _thrown_away)),
+    Fault("what a failed step has begun counts", redriving.Redrives, patched(failing, "go_back", lambda *_: None)),
+    Fault("an event that fails its execution is not kept", redriving.Redrives, patched(Change, "_fail", _half_made)),
+    Fault("an event that fails is not remembered", redriving.Redrives, patched(Change, "_fail", _unremembered)),
+    Fault("an event that fails twice is given up", redriving.Redrives, patched(driving, "_as_before", _dropped)),
     Fault("a repeated append has new ids", lifecycle.Published, patched(publish, "append", _under_new_ids)),
     Fault(
         "what is published may be visible in any order", lifecycle.Published, patched(Change, "_deliveries", _unchecked)

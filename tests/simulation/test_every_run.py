@@ -14,7 +14,7 @@ import pytest
 from casework.executions.runtime import Options
 from casework.simulation.faults import NONE, Faults
 from casework.simulation.runner import explore_all
-from casework.simulation.scenarios import components, executions, idempotency, lifecycle, streams
+from casework.simulation.scenarios import components, executions, idempotency, lifecycle, redriving, streams
 from tests.simulation.test_planted_faults import FAULTS, MISFIT
 
 LOST = Faults(lost=1.0)
@@ -85,10 +85,10 @@ class TwoLivesPublished(lifecycle.LivesPublished):
     lives, events, workers, intrusions = 2, 1, 1, 1
 
 
-class OneRedrive(lifecycle.Redrives):
-    """Failed once, driven again once."""
+class OneRedrive(redriving.Redrives):
+    """One event, which fails at first, and one operator."""
 
-    events, breaks, workers = 1, 1, 1
+    events, repeats, workers, operators = 1, 1, 1, ("one",)
 
 
 class OneTimer(executions.Timers):
@@ -139,7 +139,7 @@ SMALL = (
     Small(TwoTransitions, 2, 1, 1),
     Small(TwoLives, 1, 1, 1),
     Small(TwoLivesPublished, 1, 1, 1),
-    Small(OneRedrive, 3, 2, 1),
+    Small(OneRedrive, 2, 2, 1),
     Small(OneTimer, 3, 1, 1),
     Small(SmallSpill, 1, 1, 1),
     Small(TwoWriters, 2, 2, 2),

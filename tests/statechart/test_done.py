@@ -58,7 +58,7 @@ states:
     assert first.snapshot.status == "running"
     task = first.effects[0]
     assert isinstance(task, StartTask)
-    assert rearm(machine, first.snapshot, 0).snapshot.status == "running"
+    assert rearm(machine, first.snapshot, 0, (), ("work",)).snapshot.status == "running"
     assert step(machine, first.snapshot, done_invoke("w.on", task.stay), 0).snapshot.status == "done"
 
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from casework.errors import Misuse, NotJson
-from casework.statechart import CancelTimer, Event, Log, Machine, UnboundFunction, rearm, start, step
+from casework.statechart import CancelTimer, Event, Log, Machine, UnboundFunction, start, step
 from tests.statechart.charts import Chart, machine
 
 CHART = """
@@ -258,20 +257,3 @@ def test_an_error_on_the_way_into_the_end_fails_the_machine(go: str) -> None:
     assert one.snapshot.status == "failed"
     assert one.snapshot.error is not None and "missing" in one.snapshot.error["message"]
     assert Chart(text + "ignore_errors: true\n").send("go", {}).snapshot.status == "done"
-
-
-def test_one_that_failed_on_its_way_to_the_end_is_done_when_it_is_driven_again() -> None:
-    text = """
-id: m
-initial: a
-context: {x: 1}
-output: {expr: context.x}
-states:
-  a: {on: {go: {target: end, actions: {type: assign, params: {x: {expr: event.missing}}}}}}
-  end: {type: final}
-"""
-    one = Chart(text).send("go", {})
-    assert one.snapshot.status == "failed"
-    again = msgspec.structs.replace(one.snapshot, status="running", error=None)
-    result = rearm(one.machine, again, 0)
-    assert (result.snapshot.status, result.snapshot.output, result.effects) == ("done", 1, [])

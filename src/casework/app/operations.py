@@ -216,10 +216,22 @@ def resume(core: Core, id: str) -> Program[Execution]:
     return execution
 
 
-def redrive(core: Core, id: str) -> Program[Execution]:
-    """Let a failed execution go on from the states in which it failed; their tasks and timers begin again."""
+def redrive(core: Core, id: str, *, skip: bool = False) -> Program[Execution]:
+    """Let a failed execution go on: the event at which it failed is taken again, in the state before it.
+
+    Tasks and timers that it waited for begin again, the tasks under new idempotency keys. Where it fails once more,
+    its status is ``failed``, and all is kept as before. ``inspect`` tells the event and the error.
+
+    Args:
+        id: the execution.
+        skip: go on without the event.
+
+    Raises NoSuchExecution; Misuse when it has not failed, or the event cannot be taken again.
+    """
+    if not isinstance(skip, bool):
+        raise Misuse(f"skip is {skip!r:.80}; it must be True or False")
     core.forget(id)
-    execution = yield from control.redrive(core.rt, id)
+    execution = yield from control.redrive(core.rt, id, skip=skip)
     core.bell.ring(id)
     return execution
 

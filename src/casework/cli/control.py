@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from casework.cli.application import FromApp
-from casework.cli.failures import command, say
+from casework.cli.failures import FAILED, command, say
 from casework.cli.inspecting import moment
 from casework.cli.opening import AsJson, Debug, Id, Store, counted, find_machines, open_store, print_json
 from casework.errors import CaseworkError, Contention, Misuse
@@ -82,20 +82,29 @@ def resume(id: Id, source: FromApp = None, store: Store = None, debug: Debug = F
 def redrive(
     id: Id,
     code: Code = None,
+    skip: Annotated[bool, typer.Option("--skip", help="Go on without the event at which it failed.")] = False,
     source: FromApp = None,
     store: Store = None,
     debug: Debug = False,
 ) -> None:
-    """Let a failed execution go on from the states in which it failed; their tasks and timers begin again.
+    """Let a failed execution go on: it takes the event at which it failed again, in the state before it.
 
-    Its tasks get new idempotency keys.
+    Tasks and timers that it waited for begin again, the tasks under new idempotency keys. Ends with exit code 1 when it
+    fails once more; then all is kept as before.
 
     \b
     casework redrive o-1 --machine shop:order
+    casework redrive o-1 --machine shop:order --skip
     """
     _check_code(code, source)
     with open_store(store, source, find_machines(code) if code else ()) as app:
-        _said(app.redrive(id))
+        execution = app.redrive(id, skip=skip)
+    _said(execution)
+    if execution.status == "failed":
+        from casework.executions.telling import told
+
+        say(f"it failed once more: {told(execution.error)}")
+        raise typer.Exit(FAILED)
 
 
 @command

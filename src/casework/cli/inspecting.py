@@ -13,7 +13,7 @@ from casework.cli.failures import command, say
 from casework.cli.opening import AsJson, Debug, Id, Store, open_store, print_json
 
 if TYPE_CHECKING:
-    from casework.executions.inspection import Inspection
+    from casework.executions.inspection import Inspection, ShownFailure
 
 
 @command
@@ -50,7 +50,7 @@ def shown(seen: Inspection) -> Iterator[str]:
     if execution.error is not None:
         yield f"  error     {json.dumps(execution.error, ensure_ascii=False)}"
     if seen.failure is not None:
-        yield f"  failed at {json.dumps(seen.failure.get('event'), ensure_ascii=False)}"
+        yield from _failed_at(seen.failure)
     if seen.is_draining:
         yield "  delivery  of its last step is still under way"
     yield from _waits(seen)
@@ -60,6 +60,25 @@ def shown(seen: Inspection) -> Iterator[str]:
         yield f"  dead      {_types(letter.events)}: {letter.reason}, {moment(letter.at_us)}"
     for text in seen.unreadable:
         yield f"  unreadable {text}"
+
+
+def _failed_at(failure: ShownFailure) -> Iterator[str]:
+    import json
+
+    event = failure.event
+    own = "".join(f", {name} {event[name]}" for name in ("id", "source") if event[name])
+    what = {"start": "its start", "timer": f"timer {event['type']}"}.get(event["kind"], event["type"])
+    yield f"  failed at {what}{own}"
+    if event["data"]:
+        yield f"            {json.dumps(event['data'], ensure_ascii=False)}"
+    if failure.error.get("where"):
+        yield f"            in {failure.error['where']}"
+    if failure.is_taken_again:
+        yield "            it is kept: redrive takes it again, redrive --skip goes on without it"
+    else:
+        yield "            no transition takes that; redrive begins again what failed"
+    if failure.note:
+        yield f"            {failure.note}"
 
 
 def _waits(seen: Inspection) -> Iterator[str]:

@@ -21,6 +21,7 @@ from casework.errors import (
     OutcomeUnknown,
 )
 from casework.executions.change import Change, id_hash, is_recent
+from casework.executions.failing import kept_of
 from casework.executions.mailbox import MAIL_BEGIN, MAIL_END, Mail, Message, dead_letter, message_of
 from casework.executions.runtime import (
     NO_MACHINE,
@@ -33,7 +34,7 @@ from casework.executions.runtime import (
 )
 from casework.executions.setting_aside import finish_resume, set_aside
 from casework.executions.spill import drain, fits, spill_writes
-from casework.executions.state import STATE, State, decode_data, encode_data, state_of
+from casework.executions.state import STATE, State, Timer, decode_data, encode_data, state_of
 from casework.executions.telling import told
 from casework.kernel.conditions import Condition, absent, equals, present
 from casework.kernel.containment import is_interrupt
@@ -197,7 +198,7 @@ def plan(
     change.is_brief = len(unstorable) > 1
     taken = 0
     if state.status == "pending":
-        _guarded(change, {"type": "start"}, refusal, change.begin, data.input)
+        _guarded(change, None, refusal, change.begin, data.input)
         taken = 1
     waiting = iter(messages)
     message = next(waiting, None)
@@ -206,12 +207,7 @@ def plan(
             break  # the next message may have been sent before the next timer was due
         timer = change.next_due()
         if timer is not None and (message is None or timer.due_us <= message.sent_at_us):
-            event = (
-                {"type": timer.event_type, "data": rt.decode_value(timer.data)}
-                if timer.event_type
-                else {"type": timer.name}
-            )
-            _guarded(change, event, refusal, change.fire, timer)
+            _guarded(change, timer, refusal, change.fire, timer)
             taken += 1
         elif message is not None:
             taken += _take_message(change, message, marked.known, refusal, alone=batch_max == 1)
@@ -237,26 +233,32 @@ def _take_message(
 
 
 def _guarded(
-    change: Change, event: dict[str, Any] | Mail, refusal: Misuse | None, take: Any, *args: Any, **kwargs: Any
+    change: Change, what: Mail | Timer | None, refusal: Misuse | None, take: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Take an event; an error that the chart does not turn into an event poisons the execution, not the worker."""
+    """Take an event; an error that the chart does not turn into an event fails the execution, not the worker.
+
+    Args:
+        change: what it goes into.
+        what: the event; None: the start.
+        refusal: why what comes of it cannot be stored: it fails, instead of being taken.
+        take: what takes it, and ``args``, ``kwargs`` for that.
+    """
     if refusal is not None:
-        return change.poison(type(refusal)(f"what this event caused cannot be stored: {refusal}"), _told(event))
+        change.refusal = type(refusal)(f"what this event caused cannot be stored: {refusal}")
     try:
-        take(*args, **kwargs)
+        if refusal is None or what is not None:
+            take(*args, **kwargs)
     except UnboundFunction as error:
         raise Parked(str(error)) from None
+    except Parked:
+        raise
     except BaseException as error:
         if is_interrupt(error):
             raise
-        change.poison(error, _told(event))
-
-
-def _told(event: dict[str, Any] | Mail) -> dict[str, Any]:
-    """What a poisoned execution keeps of an event."""
-    if isinstance(event, Mail):
-        return {"type": event.type, "data": event.data, "id": event.id, "source": event.source}
-    return event
+        change.poison(error, kept_of(change.rt, what))
+    if change.refusal is not None and not change.ended:
+        change.outbox = {}
+        change.poison(change.refusal, kept_of(change.rt, what))
 
 
 def commit(rt: Runtime, change: Change, condition: Condition) -> Program[State]:

@@ -15,20 +15,18 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from casework.errors import CaseworkError
-from casework.executions import joins
+from casework.executions import failing, joins
 from casework.executions.branches import Branch, branch_of
 from casework.executions.joins import ChildStart
 from casework.executions.mailbox import Mail, Message, dead_letter, mail_sort, put_message
 from casework.executions.publish import delivery_puts, entry
-from casework.executions.runtime import Runtime
+from casework.executions.runtime import Parked, Runtime
 from casework.executions.state import (
     ID_HASH_BYTES,
     RECENT_IDS,
     Data,
     Invoke,
+    Kept,
     State,
     Timer,
     decode_timers,
@@ -40,19 +38,16 @@ from casework.executions.task_items import task_key, task_put, task_sort
 from casework.executions.telling import told
 from casework.executions.trace import trace_writes
 from casework.kernel.conditions import absent, any_of, equals, present
-from casework.kernel.containment import in_words, text_of, type_of
+from casework.kernel.containment import is_interrupt
 from casework.kernel.effects import Instant
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put
 from casework.kernel.schema import EXECUTIONS, FORMAT
-from casework.statechart import Machine
+from casework.statechart import Machine, UnboundFunction
 from casework.statechart import snapshot as chart
 from casework.statechart.step import start, step
 
 ANYTHING = any_of(absent(), present())
 """A condition that always holds: what matters is that its item is not in another transaction."""
-
-MAX_FAILURE_BYTES = 64 * 1024
-"""An event that poisons its execution is kept in the state up to this size, else as a dead letter."""
 
 REMOVED_MAX = 12
 """More tasks than this that a step stops are removed with what may be spilled."""
@@ -90,8 +85,9 @@ class Change:
 
     __slots__ = (
         "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "left", "logs", "lost",
-        "machine", "machine_hash", "marks", "marks_stale", "now", "now_us", "outbox", "priority", "published",
-        "recalls", "removed", "rewritten", "rt", "starts", "state", "status", "taken", "tasks", "timers",
+        "lost_why", "machine", "machine_hash", "marks", "marks_stale", "now", "now_us", "outbox", "priority",
+        "published", "recalls", "refusal", "removed", "rewritten", "rt", "starts", "state", "status", "taken", "tasks",
+        "timers",
     )  # fmt: skip
 
     def __init__(
@@ -124,8 +120,11 @@ class Change:
         self.marks: list[str] = []
         self.marks_stale: Mapping[str, int] = {}
         self.is_brief = False
-        """Keep as little as possible of an event that poisons the execution."""
+        """Keep as little as possible of an event at which the execution fails."""
+        self.refusal: Exception | None = None
+        """Why what comes of the next event cannot be stored: it fails the execution, whatever the chart says."""
         self.lost: Mail | None = None
+        self.lost_why = "the execution failed on it"
         self.taken = False
         self.priority = 0
         self.published: list[Any] = []
@@ -135,10 +134,13 @@ class Change:
     # --- what goes in -----------------------------------------------------------------------------------------
 
     def begin(self, input: Any) -> None:
-        """Enter the machine's initial states. A child without a definition gets this process's."""
+        """Enter the machine's initial states; where that fails, the input is kept and nothing was entered.
+
+        A child without a definition gets this process's.
+        """
         self.machine_hash = self.machine_hash or self.machine.hash
-        self._apply(start(self.machine, input, self.now_us), "start")
-        self._follow()
+        self.data.input = input
+        self._enact("start", chart.Event("start", None), start(self.machine, input, self.now_us))
 
     def next_due(self) -> Timer | None:
         """The earliest timer that is due for certain."""
@@ -152,11 +154,11 @@ class Change:
         self.timers.remove(timer)
         data = self.rt.decode_value(timer.data) if timer.event_type else None
         if not timer.event_type:
-            self.step(chart.timer_event(timer.name, timer.stay))
+            self.step(chart.timer_event(timer.name, timer.stay), "timer")
         elif timer.to and timer.to != self.state.id:
             self.outbox.setdefault(timer.to, []).append(Mail(timer.event_type, data, "", self.state.id))
         else:
-            self.step(chart.Event(timer.event_type, data, "", self.state.id))
+            self.step(chart.Event(timer.event_type, data, "", self.state.id), "delayed")
 
     def take(self, mail: Mail, *, known: frozenset[str] = frozenset()) -> bool:
         """Take one mail; False when it was a duplicate of an event id taken before.
@@ -199,7 +201,7 @@ class Change:
     def _take_result(self, mail: Mail) -> None:
         if self._is_waited_for(mail):
             del self.data.invokes[mail.invoke]
-            self.step(chart.Event(mail.type, mail.data, "", mail.source, mail.stay, mail.invoke))
+            self.step(chart.Event(mail.type, mail.data, "", mail.source, mail.stay, mail.invoke), "result")
 
     def _is_waited_for(self, mail: Mail) -> bool:
         """Whether what ended a task is of one that this execution waits for."""
@@ -230,53 +232,81 @@ class Change:
         del self.data.invokes[mail.invoke]
         self._cancel_children(mail.invoke, waiting)
         if verdict.is_done:
-            self.step(chart.done_invoke(mail.invoke, waiting.stay, verdict.value))
+            self.step(chart.done_invoke(mail.invoke, waiting.stay, verdict.value), "report")
         else:
-            self.step(chart.error_invoke(mail.invoke, waiting.stay, verdict.value))
+            self.step(chart.error_invoke(mail.invoke, waiting.stay, verdict.value), "report")
 
-    def step(self, event: chart.Event) -> None:
-        """Take an event through the chart, and all that it brings up at once."""
+    def step(self, event: chart.Event, kind: str = "event") -> None:
+        """Take an event through the chart, and all that it brings up at once; what fails fails the execution."""
         if self.ended:
             return
-        self._apply(step(self.machine, self.data.snap, event, self.now_us), event.type, event)
-        self._follow()
-
-    def _follow(self) -> None:
-        """Take what this process itself answered: targets that there are not, empty lists."""
-        while self.later and not self.ended:
-            follow = self.later.pop(0)
-            self._apply(step(self.machine, self.data.snap, follow, self.now_us), follow.type, follow)
+        try:
+            if self.refusal is not None:
+                raise self.refusal
+            self._enact(kind, event, step(self.machine, self.data.snap, event, self.now_us))
+        except (UnboundFunction, Parked):
+            raise  # this process is at fault, not the event
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            told_of = failing.error_of(error, event.type[: failing.MAX_TYPE], is_brief=self.is_brief)
+            self._fail(failing.kept_event(kind, event, is_taken_again=True), told_of)
 
     def rearm(self, result: chart.Step) -> None:
-        """Begin the timers and tasks of the active states again, as new stays."""
-        self.timers = []
-        self._apply(result, "redrive")
-        self._follow()
+        """Begin the timers and tasks of the active states again, as new stays; delayed sends go on."""
+        self.timers = [timer for timer in self.timers if timer.event_type]
+        self._enact("redrive", chart.Event("redrive", None), result)
+
+    def _enact(self, kind: str, event: chart.Event, result: chart.Step) -> None:
+        """Do what came of a step and of all that follows from it; or nothing of it, where any of that failed."""
+        before = self.data.snap
+        point = failing.point_of(self) if result.effects else None
+        try:
+            taken = event
+            while result.snapshot.status != "failed":
+                self._apply(result, taken)
+                if self.ended or not self.later:
+                    return
+                # What this process itself answered: targets and machines that it does not know, empty lists.
+                taken = self.later.pop(0)
+                result = step(self.machine, self.data.snap, taken, self.now_us)
+        except BaseException:
+            self.data.snap = before
+            if point is not None:
+                failing.go_back(self, point)
+            raise
+        if point is not None:
+            failing.go_back(self, point)
+        is_unhandled = result.is_unhandled and taken is event
+        kept = failing.kept_event(kind, event, is_taken_again=not is_unhandled)
+        self._fail(kept, result.snapshot.error or {})
 
     # --- what comes out ---------------------------------------------------------------------------------------
 
-    def _apply(self, result: chart.Step, event_type: str, event: chart.Event | None = None) -> None:
+    def _apply(self, result: chart.Step, event: chart.Event) -> None:
         self.taken = self.taken or result.taken
         before, self.data.snap = self.data.snap, result.snapshot
         publish = self.machine.publish
         if publish is not None:
-            data = None if event is None else event.data
-            found = entry(publish, event_type, data, before.configuration, result.snapshot, result.taken)
+            found = entry(publish, event.type, event.data, before.configuration, result.snapshot, result.taken)
             self.published += [] if found is None else [found]
         if self.rt.options.trace_max:
-            note: dict[str, Any] = {"event": event_type, "from": before.configuration}
-            note["to"] = result.snapshot.configuration
-            if event is not None and event.id:
-                note["id"] = event.id
-            if event is not None and event.stay:
-                note["stay"] = event.stay
-            if event is not None and event.type.startswith("error.") and self.rt.codec is None:
-                note["error"] = told(event.data)  # with a codec no data may be stored in clear
-            self.events.append(note)
+            error = event.data if event.type.startswith("error.") else None
+            self._note_step(event, before.configuration, result.snapshot.configuration, error)
         for effect in result.effects:
             _APPLY[type(effect)](self, effect)
         if result.snapshot.status != "running":
             self.end(result.snapshot.status, result.snapshot.error)
+
+    def _note_step(self, event: chart.Event | Kept, before: Sequence[str], after: Sequence[str], error: Any) -> None:
+        note: dict[str, Any] = {"event": event.type, "from": before, "to": after}
+        if event.id:
+            note["id"] = event.id
+        if event.stay:
+            note["stay"] = event.stay
+        if error is not None and self.rt.codec is None:
+            note["error"] = told(error)  # with a codec no data may be stored in clear
+        self.events.append(note)
 
     def _arm(self, effect: chart.ArmTimer) -> None:
         self.timers.append(Timer(effect.due_us, effect.name, effect.stay))
@@ -387,13 +417,11 @@ class Change:
         self.taken = True
         snap = self.data.snap
         if snap.status == "running":
-            snap = chart.Snapshot(
-                snap.configuration, snap.context, "failed", snap.history, snap.stays, snap.stay_n, None, error,
-            )  # fmt: skip
-            self.data.snap = snap
+            snap = self.data.snap = failing.failed_snapshot(snap, error)
         for invoke_id, waiting in list(self.data.invokes.items()):
             self._stop(chart.StopInvoke(invoke_id, waiting.stay))
-        self.timers = []
+        if status != "failed" or self.is_brief:
+            self.timers = []  # one that failed may be driven again, and keeps them
         self.status = status
         parent = self.data.parent
         if parent is not None:
@@ -403,16 +431,18 @@ class Change:
             )
             self.outbox.setdefault(parent.id, []).append(mail)
 
-    def poison(self, error: BaseException, event: dict[str, Any]) -> None:
-        """End as failed because ``event`` could not be processed; it, the error and the state before are kept."""
-        kind = type_of(error)
-        most = 200 if self.is_brief else 1000
-        message = text_of(error, most) if isinstance(error, CaseworkError) else in_words(error, most)
-        if self.is_brief or len(msgspec.json.encode(event)) > MAX_FAILURE_BYTES:
-            self.lost = Mail(str(event["type"])[:200], event.get("data"), event.get("id", ""), event.get("source", ""))
-            event = {"type": self.lost.type, "note": "see the dead letters; it is too large to be kept here"}
-        self.data.failure = {"event": event, "error": {"message": message, "type": kind}}
-        self.end("failed", {"message": message, "type": kind, "where": str(event.get("type", ""))})
+    def poison(self, error: BaseException, kept: Kept) -> None:
+        """End as failed because of an event of which the chart did not even hear."""
+        self._fail(kept, failing.error_of(error, kept.type[: failing.MAX_TYPE], is_brief=self.is_brief))
+
+    def _fail(self, kept: Kept, error: dict[str, Any]) -> None:
+        """End as failed; the event, the error and the state before the event's step are kept."""
+        kept, self.lost = failing.put_aside(kept, is_brief=self.is_brief)
+        self.data.failure = failing.failure_of(kept, error, self.data.invokes)
+        if self.rt.options.trace_max:
+            where = self.data.snap.configuration
+            self._note_step(kept, where, where, error)
+        self.end("failed", error)
 
     # --- the transaction --------------------------------------------------------------------------------------
 
@@ -473,8 +503,11 @@ class Change:
             with_it.append(Put(put.table, put.item, present()))
         if self.lost is not None:
             n = f"{new.version}-poison"
-            reason = "the execution failed on it"
-            with_it.append(dead_letter(new.id, self.now_us, n, reason, [self.lost], buckets, self.rt))
+            letter = dead_letter(new.id, self.now_us, n, self.lost_why, [self.lost], buckets, self.rt)
+            with_it.append(letter)
+            if self.data.failure is not None:
+                self.data.failure.letter = str(letter.item["sort"])
+                self.data.failure.is_lost = letter.item["reason"] != self.lost_why
         with_it += self._checks(with_it)
         removed: list[AnyWrite] = [Delete(key) for key in self.removed]
         if len(removed) <= REMOVED_MAX:

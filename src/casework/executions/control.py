@@ -14,9 +14,10 @@ from casework.errors import ConditionFailed, Contention, Misuse, NoSuchExecution
 from casework.executions.advance import commit
 from casework.executions.branches import branches_of, chunks
 from casework.executions.change import Change, id_hash, is_recent
-from casework.executions.deliver import Execution, read_state, take_in_line, view
+from casework.executions.deliver import Execution, read_state, take_in_line, take_through, view
 from casework.executions.mailbox import Mail
 from casework.executions.publish import deliver
+from casework.executions.redriving import begin_again, kept_event
 from casework.executions.runtime import NO_MACHINE, RACES, Parked, Runtime, machine_of, store_definition
 from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
@@ -24,10 +25,11 @@ from casework.executions.state import STATE, Data, State, decode_data, decode_ti
 from casework.executions.task_items import Task, task_of, task_sort
 from casework.kernel.conditions import absent, present
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Update
-from casework.kernel.programs import Program, call, get, get_many, lost_again, now, query, token, transact, write
+from casework.kernel.programs import Program, get, get_many, lost_again, now, query, token, transact, write
 from casework.kernel.schema import EXECUTIONS
-from casework.statechart import Machine, rearm
+from casework.statechart import Machine
 from casework.statechart.nodes import Invoke as Invocation
+from casework.statechart.snapshot import Snapshot
 from casework.streams.log import Log
 
 CANCEL_EVENT = "cancel"
@@ -187,43 +189,43 @@ def _move_status(rt: Runtime, state: State, status: str, *, resume_status: str) 
     return new
 
 
-def redrive(rt: Runtime, id: str) -> Program[Execution]:
-    """Let a failed execution go on from the states in which it failed: their timers and tasks begin again.
+def redrive(rt: Runtime, id: str, *, skip: bool = False) -> Program[Execution]:
+    """Let a failed execution go on: the event at which it failed is taken again, in the state before it.
 
-    Tasks get new idempotency keys. An event that could not be processed is taken again. Raises NoSuchExecution; Misuse
-    when the execution has not failed, or this process has not its machine.
+    What that state waited for begins again, tasks under new idempotency keys. Where the event fails once more, it and
+    the state are kept as before, with the new error. A repeat of a redrive changes nothing.
+
+    Args:
+        rt: machines and options.
+        id: the execution.
+        skip: go on without the event.
+
+    Raises NoSuchExecution; Misuse when the execution has not failed, when this process lacks its machine or functions,
+    and when the event cannot be taken again.
     """
+    driven = 0
 
     def attempt(state: State) -> Program[State | None]:
+        nonlocal driven
+        data = decode_data(state, rt.decode(state.data)) if state.machine else Data(Snapshot([]))
+        if state.status not in ("failed", "purging") and data.redrives:
+            return state  # by an earlier call, or by an attempt whose answer was lost
         if state.status != "failed":
             raise Misuse(f"execution {id!r:.200} is {state.status}; only a failed one can be driven again")
+        if driven and data.redrives >= driven:
+            return state  # an attempt whose answer was lost failed once more
         if state.spill:
             yield from drain(rt, state)
             return None
+        driven = data.redrives + 1
         machine = yield from _machine_for(rt, state)
+        kept = yield from kept_event(rt, state, data, skip=skip)
         moment = yield from now()
-        data = decode_data(state, rt.decode(state.data))
         change = Change(rt, machine, state, data, moment)
-        yield from call(_begin_again, change)
+        yield from take_through(change, begin_again, change, kept)
         return (yield from commit(rt, change, state.unchanged()))
 
     return view(rt, (yield from _with_state(attempt, id)))
-
-
-def _begin_again(change: Change) -> None:
-    data = change.data
-    failure, data.failure = data.failure, None
-    change.ended = False
-    change.status = "running"
-    data.redrives += 1
-    data.snap = msgspec.structs.replace(data.snap, status="running", error=None)
-    if not data.snap.configuration:
-        change.begin(data.input)
-        return
-    change.rearm(rearm(change.machine, data.snap, change.now_us))
-    event = failure["event"] if failure else None
-    if event is not None and event.get("type") and "data" in event:
-        change.take(Mail(event["type"], event["data"], event.get("id", ""), event.get("source", "")))
 
 
 def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Execution]:

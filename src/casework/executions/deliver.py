@@ -176,7 +176,7 @@ def start(rt: Runtime, name: str, id: str | None, input: Any) -> Program[Executi
     while True:
         moment = yield from now()
         change = _first_change(rt, machine, id, digest, moment)
-        yield from _take(change, change.begin, input)
+        yield from take_through(change, change.begin, input)
         try:
             return view(rt, (yield from commit(rt, change, absent())))
         except ItemTooLarge as error:
@@ -200,7 +200,7 @@ def plan_start(
     The first write is the state's, on condition that the id is free. After the transaction ``drain`` what was spilled.
     """
     change = _first_change(rt, machine, id, input_digest(input), moment)
-    yield from _take(change, change.begin, input)
+    yield from take_through(change, change.begin, input)
     return (yield from plan_writes(rt, change, absent()))
 
 
@@ -218,7 +218,7 @@ def _first_change(rt: Runtime, machine: Machine, id: str, digest: str, moment: I
     return Change(rt, machine, state, Data(chart.Snapshot([]), input_digest=digest), moment, held=True)
 
 
-def _take(change: Change, take: Any, *args: Any) -> Program[Any]:
+def take_through(change: Change, take: Any, *args: Any) -> Program[Any]:
     """Take something through the chart for a caller who hears of it when it cannot be done.
 
     Raises Misuse where this process lacks a function of its own definition, Parked for one of another definition.
@@ -406,7 +406,7 @@ def take_in_line(change: Change, mail: Mail, marks: frozenset[str] = frozenset()
     Raises Misuse: a function is missing; Parked: one that another version of the machine needs is missing.
     Whether the chart took it is in ``change.taken``.
     """
-    is_new: bool = yield from _take(change, _take_in_line, change, mail, marks)
+    is_new: bool = yield from take_through(change, _take_in_line, change, mail, marks)
     return is_new
 
 

@@ -12,7 +12,7 @@ from casework.executions.deliver import Execution, check_id, view
 from casework.executions.listing import DeadLetter, dead_letter_of
 from casework.executions.mailbox import DEAD_BEGIN, MAIL_BEGIN, message_of
 from casework.executions.runtime import Runtime
-from casework.executions.state import STATE, decode_data, decode_timers, state_of
+from casework.executions.state import STATE, Failure, decode_data, decode_timers, state_of
 from casework.executions.task_items import TASK_BEGIN, task_of
 from casework.executions.telling import told
 from casework.kernel.items import Item
@@ -62,6 +62,20 @@ class ShownMessage(msgspec.Struct, kw_only=True):
     source: str = ""
 
 
+class ShownFailure(msgspec.Struct, kw_only=True):
+    """At which event an execution failed. The execution is in the state before that event."""
+
+    event: dict[str, Any]
+    """``type``, ``data``, ``id``, ``source``; and ``kind``: ``start``, ``event``, ``timer``, ``delayed`` (a delayed
+    send), ``result`` (of a task) or ``report`` (of children)."""
+    error: dict[str, Any]
+    """``message``, ``type``, and ``where`` in the machine."""
+    is_taken_again: bool
+    """Whether a redrive takes the event again. Not that a task or child failed: a redrive begins that again."""
+    note: str = ""
+    """Where the payload is, when it is too large for the state."""
+
+
 class ShownChildren(msgspec.Struct, kw_only=True):
     """The children of one invocation."""
 
@@ -90,8 +104,8 @@ class Inspection(msgspec.Struct, kw_only=True):
     dead_letters: list[DeadLetter] = []
     parked: list[str] = []
     """Why a worker that looked could not go on."""
-    failure: dict[str, Any] | None = None
-    """Of a failed execution: the event that could not be processed, and the error."""
+    failure: ShownFailure | None = None
+    """Of a failed execution: at which event, and why."""
     unreadable: list[str] = []
     redrives: int = 0
     is_draining: bool = False
@@ -115,10 +129,11 @@ def inspect(rt: Runtime, id: str) -> Program[Inspection]:
     if not state.machine:
         return found
     data = decode_data(state, rt.decode(state.data))
-    found.redrives, found.failure = data.redrives, data.failure
+    found.redrives = data.redrives
+    found.failure = _failure(data.failure) if data.failure is not None else None
     found.timers = [
         ShownTimer(name=timer.name, due_at_us=timer.due_us, event=timer.event_type, to=timer.to)
-        for timer in decode_timers(state.timers)
+        for timer in ([] if state.ended else decode_timers(state.timers))
     ]
     for branch in (yield from branches_of(rt, state))[-BRANCHES_SHOWN:]:
         children = yield from _children(rt, branch)
@@ -140,6 +155,17 @@ def _add(rt: Runtime, found: Inspection, item: Item) -> None:
         found.tasks.append(_shown_task(item, found.now_us))
     elif sort.startswith(DEAD_BEGIN):
         found.dead_letters.append(dead_letter_of(item, rt))
+
+
+def _failure(failure: Failure) -> ShownFailure:
+    kept = failure.event
+    event = {"kind": kept.kind, "type": kept.type, "data": kept.data, "id": kept.id, "source": kept.source}
+    note = ""
+    if failure.is_lost:
+        note = "its payload was too large to be kept; only a redrive that skips it goes on"
+    elif failure.letter:
+        note = "its payload is kept as a dead letter for 14 days"
+    return ShownFailure(event=event, error=failure.error, is_taken_again=kept.is_taken_again, note=note)
 
 
 def _shown_task(item: Item, now_us: int) -> ShownTask:

@@ -93,6 +93,37 @@ class Parent(msgspec.Struct, array_like=True, gc=False):
     ordinal: int
 
 
+class Kept(msgspec.Struct, omit_defaults=True, gc=False):
+    """The event at which an execution failed."""
+
+    kind: str
+    """``start``; ``event`` that was sent; ``timer`` of a state; ``delayed`` send; ``result`` of a task; ``report`` of
+    children."""
+    type: str
+    data: Any = None
+    id: str = ""
+    source: str = ""
+    stay: int = 0
+    invoke: str = ""
+    is_taken_again: bool = True
+    """Whether a redrive takes it again. Not the error of a task or of children that no transition took: these begin
+    again instead."""
+
+
+class Failure(msgspec.Struct, omit_defaults=True, gc=False):
+    """Of a failed execution: at which event, why, and what it waited for, so that it can be driven again."""
+
+    event: Kept
+    error: dict[str, Any]
+    """``message``, ``type``, ``where``."""
+    stopped: list[str] = []
+    """The invocations that it waited for. Its timers stay in the state: armed ones begin again, delayed sends go on."""
+    letter: str = ""
+    """Sort key of the dead letter that holds the event's payload, where that is too large for the state."""
+    is_lost: bool = False
+    """The payload was too large even for that."""
+
+
 class Data(msgspec.Struct, omit_defaults=True, gc=False):
     """What the ``data`` attribute holds."""
 
@@ -104,8 +135,7 @@ class Data(msgspec.Struct, omit_defaults=True, gc=False):
     invokes: dict[str, Invoke] = {}
     sent: list[tuple[str, str]] = []
     """Keys (partition, sort) of the messages that the last commit sent; see ``change``."""
-    failure: dict[str, Any] | None = None
-    """Of a poisoned execution: the event that could not be processed, and the error."""
+    failure: Failure | None = None
     redrives: int = 0
     started_as: str = ""
     """The name of the machine that it was started with, where it was migrated to one of another name."""

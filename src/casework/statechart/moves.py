@@ -371,7 +371,7 @@ def begin_stay(state: StateNode) -> Op:
             delays.append((timer.name, wait_us))
         run.stay_n += 1
         run.stays = {**run.stays, path: run.stay_n}
-        run.pending = [*run.pending, (state, run.stay_n, delays)]
+        run.pending = [*run.pending, (state, run.stay_n, delays, state.invokes)]
 
     return op
 

@@ -164,7 +164,7 @@ class Run(msgspec.Struct, gc=False):
     queue: list[Any] = []
     effects: list[Any] = []
     pending: list[Any] = []
-    """(state, stay, delays) of stays that began in this step and whose timers and tasks are not yet started."""
+    """(state, stay, delays, invokes) of stays that began in this step, and what of them is not yet started."""
     has_ended: bool = False
     output: Any = None
     error: dict[str, Any] | None = None

@@ -138,6 +138,8 @@ class Step(msgspec.Struct, gc=False):
     effects: list[Effect]
     taken: bool
     """Some transition was enabled. When False, ``snapshot`` is the one that was given."""
+    is_unhandled: bool = False
+    """The event reports that an invocation failed, and no transition takes it: that alone failed the chart."""
 
 
 # --- events that the layer above reports ----------------------------------------------------------------------

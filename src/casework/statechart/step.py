@@ -9,6 +9,7 @@ beforehand, and a step is to run its operations. Everything else goes through ``
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from casework.errors import InvalidMachine, Misuse, NotJson, StepLimit
@@ -17,7 +18,7 @@ from casework.statechart.budget import OverBudget
 from casework.statechart.configuration import Candidates, Configuration, configuration_of, names_of, select
 from casework.statechart.ecmascript_values import UNDEFINED
 from casework.statechart.jsonable import checked_copy
-from casework.statechart.moves import Move, begin_stay, exit_ops, fixed_move, initial_move, is_done, move_for
+from casework.statechart.moves import Move, begin_stay, exit_ops, fixed_move, initial_move, move_for
 from casework.statechart.nodes import Invoke, Run, StateNode
 from casework.statechart.snapshot import (
     ArmTimer,
@@ -101,7 +102,7 @@ def step(machine: Machine, snapshot: Snapshot, event: Event, now_us: int) -> Ste
             return _settled(run, configuration)
         if event.invoke and kind.startswith("error."):
             _fail(run, configuration, event)
-            return Step(_snapshot(run, configuration), run.effects, True)
+            return Step(_snapshot(run, configuration), run.effects, True, True)
         if configuration.always is not None:  # its guards may read the event, although nothing takes it (appendix D)
             enabled = select(run, configuration, configuration.always.groups)
         if not enabled:
@@ -109,11 +110,12 @@ def step(machine: Machine, snapshot: Snapshot, event: Event, now_us: int) -> Ste
     return _settled(run, _microstep(run, configuration, enabled))
 
 
-def rearm(machine: Machine, snapshot: Snapshot, now_us: int) -> Step:
+def rearm(machine: Machine, snapshot: Snapshot, now_us: int, timers: Container[str], invokes: Container[str]) -> Step:
     """Begin the stays of the active states again: new stay numbers, timers from now, tasks and children anew.
 
     Nothing is entered or left and no action runs. For an execution that failed and is to go on where it stood; the
-    snapshot's status must be ``running`` again. One that failed on its way to its end is done then.
+    snapshot's status must be ``running`` again. Only these ``timers`` and ``invokes`` begin: what a stay no longer
+    waited for is not done a second time.
     """
     configuration = _find(machine, snapshot.configuration)
     first = Event("init")
@@ -121,10 +123,10 @@ def rearm(machine: Machine, snapshot: Snapshot, now_us: int) -> Step:
     for state in configuration.active:
         if state.has_stay:
             begin_stay(state)(run)
-    if is_done(machine.tables.root, configuration.nodes):
-        run.has_ended = True
-        _give_output(run, configuration, 0)
-        return Step(_snapshot(run, configuration), run.effects, True)
+    run.pending = [
+        (state, stay, [each for each in delays if each[0] in timers], [each for each in own if each.id in invokes])
+        for state, stay, delays, own in run.pending
+    ]
     return _settled(run, configuration)
 
 
@@ -295,7 +297,7 @@ def _fail(run: Run, configuration: Configuration, event: Event) -> None:
     if not isinstance(error, dict):
         error = {"message": "" if error is None else str(error)}
     run.error = {"type": event.type, "message": "", "where": event.invoke or ",".join(configuration.paths), **error}
-    started = {state.path for state, _, _ in run.pending}
+    started = {state.path for state, *_ in run.pending}
     for path, stay in run.stays.items():
         if path not in started:
             state = run.machine.tables.by_path[path]
@@ -308,10 +310,10 @@ def _start_pending(run: Run, configuration: Configuration) -> None:
     """Arm the timers and start the invocations of the states entered in this macrostep (SCXML: at its end)."""
     pending, run.pending = run.pending, []
     run.active = configuration.names
-    for state, stay, delays in pending:
+    for state, stay, delays, invokes in pending:
         for name, wait_us in delays:
             run.effects.append(ArmTimer(name, stay, run.now_us + wait_us))
-        for invoke in state.invokes:
+        for invoke in invokes:
             where = f"invoke of {state.path or 'the machine'}"
             try:
                 _invoke(run, state, stay, invoke)

@@ -14,6 +14,7 @@ from casework.simulation.scenarios import (
     outcomes,
     races,
     records,
+    redriving,
     repairing,
     streams,
     transactions,
@@ -21,7 +22,8 @@ from casework.simulation.scenarios import (
 )  # fmt: skip
 
 SCENARIOS = (
-    *executions.ALL, *freezing.ALL, *races.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL, *components.ALL,
+    *executions.ALL, *freezing.ALL, *races.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL, *redriving.ALL,
+    *components.ALL,
     *records.ALL, *streams.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL,
     *idempotency.SCENARIOS, *transactions.ALL,
 )  # fmt: skip

@@ -168,84 +168,6 @@ class Lives(OnTheShell):
             yield f"of its own events the last life took {sorted(own)}"
 
 
-FAILING = """
-id: failing
-initial: open
-context: {seen: []}
-states:
-  open:
-    on:
-      Add: {actions: [{type: assign, params: {seen: {expr: "context.seen + [event.i]"}}}]}
-      Break: {actions: [{type: raise, params: {event: error.custom, data: {message: broken}}}]}
-"""
-
-
-class Redrives(OnTheShell):
-    """An execution that fails again and again and is driven again each time: no event is both taken and given up."""
-
-    name = "redrives"
-    machines = (FAILING,)
-    events, breaks = 5, 2
-
-    def begin_clients(self) -> None:
-        """One who sends, one who breaks it, and an operator who mends it."""
-        self.sent = self.broken = self.mended = 0
-        self.client("sender", self.send)
-        self.client("breaker", self.spoil)
-        self.client("operator", self.mend)
-
-    def send(self, rt: Runtime) -> Program[None]:
-        """Send one event after the other."""
-        yield from insist(deliver.start, rt, "failing", "x", None)
-        while self.sent < self.events:
-            i = self.sent
-            yield from insist(deliver.send, rt, "x", "Add", {"i": i}, event_id=f"{i}")
-            self.sent += 1
-            yield from sleep(0.01 * self.world.choices.below(3))
-
-    def spoil(self, rt: Runtime) -> Program[None]:
-        """Break it now and then."""
-        while self.state("x") is None:
-            yield from sleep(0.01)
-        while self.broken < self.breaks:
-            yield from insist(deliver.send, rt, "x", "Break", {}, event_id=f"break-{self.broken}")
-            self.broken += 1
-            yield from sleep(0.05)
-
-    def mend(self, rt: Runtime) -> Program[None]:
-        """Drive it again whenever it has failed, until nobody sends any more."""
-        while self.sent < self.events or self.broken < self.breaks or not self.is_quiet():
-            state = self.state("x")
-            if state is not None and state.status == "failed":
-                try:
-                    yield from control.redrive(rt, "x")
-                    self.mended += 1
-                except (*LOST, Misuse):
-                    pass
-            yield from sleep(0.05)
-
-    def is_quiet(self) -> bool:
-        """It runs, and no message waits."""
-        state = self.state("x")
-        return state is not None and state.status == "running" and not self.items("e/")
-
-    def dead(self) -> list[Any]:
-        """The events of dead letters."""
-        mails = [mail for item in self.items("l/") for mail in msgspec.json.decode(str(item["mails"]))]
-        return [mail[1].get("i", mail[0]) for mail in mails]
-
-    def problems(self) -> Iterable[str]:
-        """Each event was taken once, or stands in a dead letter."""
-        seen, dead = self.context("x")["seen"], self.dead()
-        if len(set(seen)) != len(seen):
-            yield f"an event was taken twice: {seen}"
-        if seen != sorted(seen):
-            yield f"events were taken in another order than they were sent: {seen}"
-        lost = set(range(self.events)) - set(seen) - set(dead)
-        if lost:
-            yield f"events {sorted(lost)} were neither taken ({seen}) nor kept as dead letters ({dead})"
-
-
 class LivesPublished(Lives):
     """The lives of an id that publishes, while an operator purges it as well: all that each life did is in the stream,
     one life after the other.
@@ -367,4 +289,4 @@ class Published(OnTheShell):
             yield f"the receiver took {self.context('x')['seen']} and published {said}"
 
 
-ALL = (Lives, LivesPublished, Redrives, Published)
+ALL = (Lives, LivesPublished, Published)

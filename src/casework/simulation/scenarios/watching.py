@@ -235,7 +235,7 @@ class Watch:
         taken = {event["id"] for event in history.events if "id" in event} | self._dead_ids(id)
         failure = self.data[id].failure
         if failure:
-            taken.add((failure.get("event") or {}).get("id", ""))
+            taken.add(failure.event.id)
         for sent in history.sent:
             if sent.is_acknowledged and sent.id is not None and sent.id not in taken:
                 yield f"{id}: {sent.type} (id {sent.id}) was acknowledged, and never taken"

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from casework.app.arguments import make_options
+from casework.app.core import Core
+from casework.app.sync import App, prepare
 from casework.errors import Misuse, OutcomeUnknown
 from casework.executions import control
 from casework.executions.advance import advance
-from casework.executions.runtime import Publish
 from casework.kernel.effects import Query
 from casework.kernel.items import Key
 from casework.kernel.schema import EXECUTIONS
@@ -101,9 +103,12 @@ def place_of(broken: str) -> str:
     return PLACES["an action"] if broken == "mended_action" else f"{{target: charging, actions: {ASSIGN}}}"
 
 
-def failed_at_pay(broken: str, **options: Any) -> tuple[Any, Any, Code]:
+def failed_at_pay(broken: str, publish: Any = None, **options: Any) -> tuple[Any, Any, Code]:
     code = Code(broken)
-    app, backend = watched_app(order(code, place_of(broken)), machine(LEDGER), **options)
+    one = order(code, place_of(broken))
+    if publish is not None:
+        one = code.bind(Machine.from_dict({**one.definition, "publish": publish}))
+    app, backend = watched_app(one, machine(LEDGER), **options)
     app.start("ledger", id="ledger")
     app.start("order", id="o")
     app.send("o", "Add")
@@ -177,12 +182,9 @@ def test_with_a_codec_what_is_kept_goes_through_it() -> None:
         def decode(self, text: str) -> str:
             return text[::-1]
 
-    from casework.app.core import Core
-    from casework.app.sync import App, make_options, prepare
-
     code = Code("mended")
     _, backend = watched_app()
-    core = Core([order(code, PLACES["a guard"])], make_options({}), Upside())
+    core = Core([order(code, PLACES["a guard"])], make_options(), Upside())
     prepare(core, backend, create=True)
     app = App(core, backend, owns_backend=False)
     app.start("order", id="o")
@@ -583,7 +585,7 @@ def test_a_worker_that_was_about_to_fail_it_loses_to_a_redrive_as_a_whole() -> N
 
 
 def test_a_step_that_fails_publishes_nothing_and_what_came_before_it_in_its_batch_does() -> None:
-    app, _, code = failed_at_pay("on_entry", publish={"order": Publish("s")})
+    app, _, code = failed_at_pay("on_entry", publish={"stream": "s"})
     published = Query(EXECUTIONS, "o", None, "o/", "o0", 100)
     before = str(app.backend.execute(published).items)
     assert "Add" in before and "Pay" not in before

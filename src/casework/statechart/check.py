@@ -167,10 +167,10 @@ def _shadowed(machine: Checked) -> list[Problem]:
     """A transition behind one without guard that matches everything it matches."""
     found = []
     for state in machine.tables.states:
-        earlier: list[Transition] = []
+        earlier: dict[str, Transition] = {}
         for transition in state.transitions:
             for descriptor in transition.descriptors or ("",):
-                blocker = next((each for each in earlier if _covers(each, transition, descriptor)), None)
+                blocker = _blocker(earlier, descriptor)
                 if blocker is not None:
                     name = descriptor or "always"
                     by = " ".join(blocker.descriptors) or "always"
@@ -179,7 +179,8 @@ def _shadowed(machine: Checked) -> list[Problem]:
                         fix = f"put it before {by!r}, which is taken first"
                     found.append(Problem("warning", f"{_at(machine, state)}: {name!r} is never taken here ({fix})"))
             if transition.guard is None:
-                earlier.append(transition)
+                for descriptor in transition.descriptors or ("",):
+                    earlier.setdefault(f"={descriptor}" if transition.exact else _stem(descriptor), transition)
     return found
 
 
@@ -195,9 +196,18 @@ def _published(machine: Checked) -> list[Problem]:
     return found
 
 
-def _covers(earlier: Transition, later: Transition, descriptor: str) -> bool:
-    if not descriptor or not earlier.descriptors:
-        return not descriptor and not earlier.descriptors
-    if descriptor == "*":
-        return "*" in earlier.descriptors
-    return earlier.matches(descriptor.removesuffix(".*"))
+def _blocker(earlier: dict[str, Transition], descriptor: str) -> Transition | None:
+    """The first of the earlier transitions, by descriptor, that matches whatever this descriptor matches."""
+    if not descriptor:
+        return earlier.get("=")
+    stem = _stem(descriptor)
+    parts = stem.split(".")
+    names = [f"={stem}", stem, *(".".join(parts[:end]) for end in range(1, len(parts)))]
+    if not descriptor.startswith("after:"):
+        names.append("*")
+    blockers = [earlier[name] for name in names if name in earlier]
+    return min(blockers, key=lambda each: each.index, default=None)
+
+
+def _stem(descriptor: str) -> str:
+    return descriptor.removesuffix(".*")

@@ -25,6 +25,8 @@ class Tables:
         self.repeated: set[str] = set()
         """Ids of invocations with ``each``."""
         self.configurations: dict[Any, Any] = {}
+        self.cached_bytes = 0
+        """What ``configurations`` and all that they know take, about."""
         self.limits = Limits(**definition.get("limits", {}))
         self.ignores_errors = bool(definition.get("ignore_errors"))
         context = definition.get("context")

@@ -6,6 +6,8 @@ and the moves that were computed from it. So the algorithm runs once per situati
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING, Any
 
 from casework.statechart.nodes import Run, StateNode, Transition
@@ -13,10 +15,16 @@ from casework.statechart.nodes import Run, StateNode, Transition
 if TYPE_CHECKING:
     from casework.statechart.compile import Tables
 
-MAX_CONFIGURATIONS = 4096
-"""Configurations kept per machine; all are dropped when there are more, since each can be computed again."""
-MAX_TYPES = 1024
-"""Event types kept per configuration, wildcards make any number of them."""
+MAX_CACHE_BYTES = 32_000_000
+"""Memory for configurations, and what is known of them, per machine; all are dropped when there is more, since each can
+be computed again. Estimated: see ``STATE_BYTES``."""
+STATE_BYTES, KNOWN_BYTES, OP_BYTES = 160, 256, 160
+"""What a configuration takes for each active state; what is known of an event type or a move takes; and what each
+operation of a move, or each transition in question, takes."""
+
+
+_ALL_LEFT, _NOTHING_LEFT = -1, -2
+"""Stand for the index of a domain where the root is left as well, and where no state is."""
 
 
 class Candidates:
@@ -56,8 +64,6 @@ class Configuration:
         try:
             return self.by_type[event_type]
         except KeyError:
-            if len(self.by_type) >= MAX_TYPES:
-                self.by_type.clear()
             found = self.by_type[event_type] = _candidates(self, event_type)
             return found
 
@@ -94,10 +100,25 @@ def intern(tables: Tables, nodes: tuple[StateNode, ...]) -> Configuration:
     key: Any = nodes[0].path if len(nodes) == 1 else tuple(node.path for node in nodes)
     found: Configuration | None = tables.configurations.get(key)
     if found is None:
-        if len(tables.configurations) >= MAX_CONFIGURATIONS:
-            tables.configurations.clear()
-        found = tables.configurations[key] = Configuration(nodes)
+        found = Configuration(nodes)
+        count_cached(tables, KNOWN_BYTES + STATE_BYTES * len(found.active))
+        tables.configurations[key] = found
     return found
+
+
+def count_cached(tables: Tables, size: int) -> None:
+    """Count what is about to be kept; when that is too much, everything kept so far is dropped.
+
+    Whoever holds a configuration goes on with it; it is no longer found, and so goes with its holder.
+    """
+    tables.cached_bytes += size
+    if tables.cached_bytes > MAX_CACHE_BYTES:
+        for each in list(tables.configurations.values()):
+            each.by_type.clear()
+            each.moves.clear()
+        tables.configurations.clear()
+        tables.initial_moves.clear()
+        tables.cached_bytes = size
 
 
 def names_of(active: Any) -> frozenset[str]:
@@ -136,27 +157,36 @@ def select(run: Run, configuration: Configuration, groups: tuple[tuple[Transitio
                     enabled.append(transition)
             if answers[index]:
                 break
-    return enabled if len(enabled) < 2 else without_conflicts(configuration, enabled, run.history)
+    return enabled if len(enabled) < 2 else without_conflicts(enabled, run.history)
 
 
-def without_conflicts(
-    configuration: Configuration, enabled: list[Transition], history: dict[str, list[str]]
-) -> list[Transition]:
-    """Of two transitions that leave a common state, the one of the descendant wins, else the first (SCXML 3.13)."""
-    exits = {each.index: frozenset(exit_set(configuration, each, history)) for each in enabled}
-    kept: list[Transition] = []
+def without_conflicts(enabled: list[Transition], history: dict[str, list[str]]) -> list[Transition]:
+    """Of two transitions that leave a common state, the one of the descendant wins, else the first (SCXML 3.13).
+
+    Each leaves what is active below its domain, so two of them conflict where one domain lies within the other. Those
+    kept are found by the index of their domain, in which the descendants of a state are a range.
+    """
+    kept: dict[Transition, int] = {}
+    by_domain: dict[int, Transition] = {}
+    indexes: list[int] = []
     for candidate in enabled:
-        preempted: list[Transition] = []
-        for other in kept:
-            if exits[candidate.index] & exits[other.index]:
-                if other.source.holds(candidate.source):
-                    preempted.append(other)
-                else:
-                    break
-        else:
-            kept = [other for other in kept if other not in preempted]
-            kept.append(candidate)
-    return kept
+        domain = domain_of(candidate, effective_targets(candidate.targets, history)) if candidate.targets else None
+        if not candidate.targets or (domain is not None and domain.is_atomic):
+            kept[candidate] = _NOTHING_LEFT
+            continue
+        index, last = (_ALL_LEFT, sys.maxsize) if domain is None else (domain.index, domain.last)
+        around = [] if domain is None else [_ALL_LEFT, *(each.index for each in domain.ancestors)]
+        inside = indexes[bisect_left(indexes, index) : bisect_right(indexes, last)]
+        others = [by_domain[each] for each in (*around, *inside) if each in by_domain]
+        if all(other.source.holds(candidate.source) for other in others):
+            for other in others:
+                lost = kept.pop(other)
+                del by_domain[lost]
+                indexes.remove(lost)
+            kept[candidate] = index
+            by_domain[index] = candidate
+            insort(indexes, index)
+    return list(kept)
 
 
 def exit_set(configuration: Configuration, transition: Transition, history: dict[str, list[str]]) -> list[StateNode]:
@@ -166,7 +196,13 @@ def exit_set(configuration: Configuration, transition: Transition, history: dict
     domain = domain_of(transition, effective_targets(transition.targets, history))
     if domain is None:
         return list(configuration.active)
-    return [state for state in configuration.active if domain.holds(state)]
+    active = configuration.active
+    begin = bisect_right(active, domain.index, key=_index_of)
+    return list(active[begin : bisect_right(active, domain.last, key=_index_of)])
+
+
+def _index_of(state: StateNode) -> int:
+    return state.index
 
 
 def effective_targets(targets: tuple[StateNode, ...], history: dict[str, list[str]]) -> list[StateNode]:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from casework.statechart.actions import evaluate, raise_error
 from casework.statechart.configuration import (
+    KNOWN_BYTES,
+    OP_BYTES,
     Candidates,
     Configuration,
+    count_cached,
     domain_of,
     effective_targets,
     exit_set,
@@ -28,9 +31,6 @@ from casework.statechart.snapshot import CancelTimer, Event, StopInvoke
 
 if TYPE_CHECKING:
     from casework.statechart.compile import Tables
-
-MAX_MOVES = 1024
-"""Moves kept per configuration."""
 
 
 class Move:
@@ -58,11 +58,10 @@ def move_for(
     key = tuple([transition.index for transition in transitions])
     found: Move | None = configuration.moves.get(key)
     if found is None:
-        asked = _History(history)
+        asked = AskedHistory(history)
         found = _compute(tables, configuration, transitions, asked)
         if not asked.was_read():
-            if len(configuration.moves) >= MAX_MOVES:
-                configuration.moves.clear()
+            count_cached(tables, KNOWN_BYTES + OP_BYTES * (len(found.ops) + len(key)))
             configuration.moves[key] = found
     return found
 
@@ -72,36 +71,28 @@ def fixed_move(tables: Tables, configuration: Configuration, candidates: Candida
     if any(group[0].guard is not None for group in candidates.groups):
         return None
     enabled = list(dict.fromkeys(group[0] for group in candidates.groups))
-    asked = _History({})
-    chosen = without_conflicts(configuration, enabled, asked) if len(enabled) > 1 else enabled
+    asked = AskedHistory({})
+    chosen = without_conflicts(enabled, asked) if len(enabled) > 1 else enabled
     move = _compute(tables, configuration, chosen, asked)
     return None if asked.was_read() else move
 
 
 def initial_move(tables: Tables) -> Move:
     """The move into the initial configuration."""
-    entry = _Entry(_History({}))
+    entry = Entry(AskedHistory({}))
     entry.add_descendants(tables.root)
     return _assemble(tables, [], [], entry, [], {})
-
-
-def resting_in(tables: Tables, state: StateNode) -> Configuration:
-    """The configuration right after ``state`` was entered from outside, with nothing recorded in any history."""
-    entry = _Entry(_History({}))
-    entry.add_descendants(state)
-    entry.add_ancestors(state, None)
-    return intern(tables, tuple(sorted((each for each in entry.states if each.is_atomic), key=lambda s: s.index)))
 
 
 def exit_ops(configuration: Configuration) -> list[Op]:
     """The operations of leaving every state, for a machine that ends."""
     states = list(reversed(configuration.active))
     asks = any(state.exit is not None and state.exit.asks_active for state in states)
-    return _leave(states, set(configuration.active), asks)
+    return _leave(states, set(configuration.active), _Names(configuration.names) if asks else None)
 
 
-class _History(dict[str, list[str]]):
-    """Remembers whether anybody asked."""
+class AskedHistory(dict[str, list[str]]):
+    """What history states recorded, mostly nothing; remembers whether anybody asked."""
 
     _was_read = False
 
@@ -116,12 +107,16 @@ class _History(dict[str, list[str]]):
 # --- what is entered ----------------------------------------------------------------------------------------------
 
 
-class _Entry:
+class Entry:
     """The entry set, collected as in appendix D."""
 
     def __init__(self, history: dict[str, list[str]]) -> None:
         self.history = history
         self.states: set[StateNode] = set()
+        self.around: set[StateNode] = set()
+        """All ancestors of ``states``, so that a region knows whether one of them is in it."""
+        self.filled: set[StateNode] = set()
+        """Parallel states of which every region has a state that is entered."""
         self.defaults: set[StateNode] = set()
         """Compound states that are entered by default, so that their initial transition's actions run."""
         self.history_blocks: dict[StateNode, Block | None] = {}
@@ -132,7 +127,7 @@ class _Entry:
         if state.kind == "history":
             self._add_history(state)
             return
-        self.states.add(state)
+        self._add(state)
         if state.kind == "compound":
             self.defaults.add(state)
             self._add_all(state.default, state)
@@ -146,11 +141,11 @@ class _Entry:
                 if ancestor.kind == "parallel":
                     self._add_regions(ancestor)
                 return
-            self.states.add(ancestor)
+            self._add(ancestor)
             if ancestor.kind == "parallel":
                 self._add_regions(ancestor)
 
-    def merge(self, other: _Entry, domain: StateNode | None) -> None:
+    def merge(self, other: Entry, domain: StateNode | None) -> None:
         """Add what one transition enters: all that it reached below its domain, which itself stays active."""
         self.states |= {each for each in other.states if domain is None or domain.holds(each)}
         self.defaults |= {each for each in other.defaults if domain is None or domain.holds(each)}
@@ -180,10 +175,17 @@ class _Entry:
             self.defaults.add(parent)
             self._add_all(parent.default, parent)
 
+    def _add(self, state: StateNode) -> None:
+        self.states.add(state)
+        self.around.update(state.ancestors)
+
     def _add_regions(self, state: StateNode) -> None:
+        if state in self.filled:
+            return
         for child in state.children:
-            if child not in self.states and not any(child.holds(each) for each in self.states):
+            if child not in self.states and child not in self.around:
                 self.add_descendants(child)
+        self.filled.add(state)
 
 
 # --- the whole microstep ------------------------------------------------------------------------------------------
@@ -193,22 +195,22 @@ def _compute(
     tables: Tables, configuration: Configuration, transitions: list[Transition], history: dict[str, list[str]]
 ) -> Move:
     left: set[StateNode] = set()
-    overlay = _History({})
-    entry = _Entry(history)
+    overlay = AskedHistory({})
+    entry = Entry(history)
     for transition in transitions:
         left.update(exit_set(configuration, transition, history))
     recorded = {
-        node.path: _record(node, configuration) for state in left for node in state.histories
+        node.path: _record(node, configuration, left) for state in left for node in state.histories
     }  # fmt: skip
     if recorded:
-        entry.history = overlay = _History({**history, **recorded})
+        entry.history = overlay = AskedHistory({**history, **recorded})
     for transition in transitions:
         if not transition.targets:
             continue
         # Domain and exit set are fixed before anything is recorded (appendix D); the entry sees what was recorded.
         domain = domain_of(transition, effective_targets(transition.targets, history))
         reached = effective_targets(transition.targets, entry.history)
-        own = _Entry(entry.history)
+        own = Entry(entry.history)
         for target in transition.targets:
             own.add_descendants(target)
         for target in reached:
@@ -220,16 +222,16 @@ def _compute(
     return _assemble(tables, ordered, transitions, entry, list(configuration.active), recorded)
 
 
-def _record(node: StateNode, configuration: Configuration) -> list[str]:
+def _record(node: StateNode, configuration: Configuration, left: set[StateNode]) -> list[str]:
     parent = node.parent
     assert parent is not None
     if node.is_deep:
         return [atomic.path for atomic in configuration.nodes if parent.holds(atomic)]
-    return [child.path for child in parent.children if child in configuration.active]
+    return [child.path for child in parent.children if child in left]  # the parent is left, so all inside it is
 
 
 def _assemble(
-    tables: Tables, left: list[StateNode], transitions: list[Transition], entry: _Entry, active: list[StateNode],
+    tables: Tables, left: list[StateNode], transitions: list[Transition], entry: Entry, active: list[StateNode],
     recorded: dict[str, list[str]],
 ) -> Move:  # fmt: skip
     entered = sorted(entry.states, key=lambda state: state.index)
@@ -240,34 +242,34 @@ def _assemble(
     asks = any(block is not None and block.asks_active for block in blocks)
     asks = asks or any(state.output is not None and state.output.asks_active for state in entered)
     asks = asks or any(_asks(state) for state in entered)
-    ops = _leave(left, now_active, asks)
+    names = _Names(names_of(active)) if asks else None
+    ops = _leave(left, now_active, names)
     ops += [transition.block.op for transition in transitions if transition.block is not None]
+    done = _Done(now_active)
     for state in entered:
         now_active.add(state)
-        if asks:
-            ops.append(_set_active(names_of(now_active)))
-        ops += _enter(state, entry, now_active)
+        if names is not None:
+            ops.append(names.with_also(state))
+        ops += _enter(state, entry, done)
     atomic = sorted((state for state in now_active if state.is_atomic), key=lambda state: state.index)
     weight = len(ops) + sum(block.weight for block in blocks if block is not None)
     return Move(intern(tables, tuple(atomic)), tuple(ops), recorded, weight)
 
 
-def _leave(states: list[StateNode], active: set[StateNode], asks_active: bool) -> list[Op]:
-    ops: list[Op] = []
+def _leave(states: list[StateNode], active: set[StateNode], names: _Names | None) -> list[Op]:
+    ops: list[Op] = [] if names is None else [names.now()]
     for state in states:
-        if asks_active:
-            ops.append(_set_active(names_of(active)))
         if state.exit is not None:
             ops.append(state.exit.op)
         if state.has_stay:
             ops.append(_end_stay(state))
         active.discard(state)
-    if asks_active:
-        ops.append(_set_active(names_of(active)))
+        if names is not None:
+            ops.append(names.without(state))
     return ops
 
 
-def _enter(state: StateNode, entry: _Entry, active: set[StateNode]) -> list[Op]:
+def _enter(state: StateNode, entry: Entry, done: _Done) -> list[Op]:
     ops: list[Op] = []
     if state.has_stay:
         ops.append(begin_stay(state))
@@ -279,7 +281,7 @@ def _enter(state: StateNode, entry: _Entry, active: set[StateNode]) -> list[Op]:
     if history_block is not None:
         ops.append(history_block.op)
     if state.kind == "final":
-        ops.append(_reach_final(state, _done_with(state, active)))
+        ops.append(_reach_final(state, _done_with(state, done)))
     return ops
 
 
@@ -287,29 +289,93 @@ def _asks(state: StateNode) -> bool:
     return any(timer.template is not None and timer.template.asks_active for timer in state.timers)
 
 
-def _set_active(names: frozenset[str]) -> Op:
-    def op(run: Run) -> None:
-        run.active = names
+class _Names:
+    """What ``In()`` knows at each point of a microstep: the names before it, and when each was left or entered."""
 
-    return op
+    def __init__(self, before: frozenset[str]) -> None:
+        self.before = before
+        self.left_at: dict[str, int] = {}
+        self.entered_at: dict[str, int] = {}
+        self.at = 0
+
+    def now(self) -> Op:
+        """The names at this point."""
+        names: Any = _NamesAt(self, self.at)
+
+        def op(run: Run) -> None:
+            run.active = names
+
+        return op
+
+    def without(self, state: StateNode) -> Op:
+        """The names once ``state`` is left."""
+        self.at += 1
+        for name in names_of((state,)):
+            self.left_at[name] = self.at
+        return self.now()
+
+    def with_also(self, state: StateNode) -> Op:
+        """The names once ``state`` is entered."""
+        self.at += 1
+        for name in names_of((state,)):
+            self.entered_at[name] = self.at
+        return self.now()
+
+
+class _NamesAt:
+    """The active names at one point; only ``in`` is asked of it."""
+
+    __slots__ = ("at", "names")
+
+    def __init__(self, names: _Names, at: int) -> None:
+        self.names = names
+        self.at = at
+
+    def __contains__(self, name: object) -> bool:
+        names: Any = self.names
+        if name in names.entered_at and names.entered_at[name] <= self.at:
+            return True
+        return name in names.before and names.left_at.get(name, self.at + 1) > self.at
 
 
 # --- final states -------------------------------------------------------------------------------------------------
 
 
-def _done_with(state: StateNode, active: set[StateNode]) -> list[StateNode]:
+class _Done:
+    """Which states have come to their end, while more and more of them are entered.
+
+    What is done stays done, so each region of a parallel state is looked at until it is, and never again.
+    """
+
+    def __init__(self, active: set[StateNode]) -> None:
+        self.active = active
+        self.regions_done: dict[StateNode, int] = {}
+
+    def __call__(self, state: StateNode) -> bool:
+        if state.kind == "compound":
+            return any(child.kind == "final" and child in self.active for child in state.children)
+        if state.kind == "parallel":
+            count = self.regions_done.get(state, 0)
+            while count < len(state.children) and self(state.children[count]):
+                count += 1
+            self.regions_done[state] = count
+            return count == len(state.children)
+        return state.kind == "final" and state in self.active
+
+
+def _done_with(state: StateNode, done: _Done) -> list[StateNode]:
     """The parallel ancestors that are done as well once ``state`` is active, the innermost first; perhaps the root.
 
     A final state may be a region itself (XState), and is done from the start; its parent is done when all regions are.
     """
-    done = []
+    found = []
     parent = state.parent
     assert parent is not None
     ancestor = parent if parent.kind == "parallel" else parent.parent
-    while ancestor is not None and ancestor.kind == "parallel" and is_done(ancestor, active):
-        done.append(ancestor)
+    while ancestor is not None and ancestor.kind == "parallel" and done(ancestor):
+        found.append(ancestor)
         ancestor = ancestor.parent
-    return done
+    return found
 
 
 def is_done(state: StateNode, active: Collection[StateNode]) -> bool:

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 from casework.errors import InvalidMachine, Misuse, NotJson, StepLimit
 from casework.statechart.actions import evaluate, raise_error
 from casework.statechart.budget import OverBudget
-from casework.statechart.configuration import Candidates, Configuration, configuration_of, names_of, select
+from casework.statechart.configuration import (
+    KNOWN_BYTES,
+    OP_BYTES,
+    Candidates,
+    Configuration,
+    configuration_of,
+    count_cached,
+    names_of,
+    select,
+)
 from casework.statechart.ecmascript_values import UNDEFINED
 from casework.statechart.jsonable import checked_copy
 from casework.statechart.moves import Move, begin_stay, exit_ops, fixed_move, initial_move, move_for
@@ -47,9 +56,10 @@ def start(machine: Machine, input: Any, now_us: int) -> Step:
     """
     tables = machine.tables
     run = Run(machine, _first_context(machine, input), Event("init"), {}, now_us, {}, 0, {})
-    if not tables.initial_moves:
-        tables.initial_moves.append(initial_move(tables))
-    move: Move = tables.initial_moves[0]
+    move: Move | None = next(iter(tables.initial_moves), None)
+    if move is None:
+        move = initial_move(tables)
+        tables.initial_moves.append(move)
     for op in move.ops:
         op(run)
     configuration = _macrostep(run, move.configuration, 1)
@@ -193,6 +203,11 @@ def _look_up(tables: Tables, configuration: Configuration, event_type: str) -> C
     candidates = configuration.candidates(event_type)
     if is_new and candidates is not None:
         candidates.fixed = fixed_move(tables, configuration, candidates)
+    if is_new:
+        operations = 0 if candidates is None else sum(map(len, candidates.groups))
+        if candidates is not None and candidates.fixed is not None:
+            operations += len(candidates.fixed.ops)
+        count_cached(tables, KNOWN_BYTES + OP_BYTES * operations)
     return candidates
 
 

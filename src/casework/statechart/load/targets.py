@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from casework.statechart.load.source import Path, Problems
@@ -132,25 +133,33 @@ class _Resolver:
         return None
 
     def _compatible(self, found: list[str], raw: list[Any]) -> None:
-        """Several targets must be active together: their least common ancestor is parallel, for each pair."""
-        for index, first in enumerate(found):
-            for second in found[index + 1 :]:
-                common = _common(first, second)
-                if common in (first, second) or self.states[common]["kind"] != "parallel":
-                    at = raw[0]["at"]
-                    fix = "several targets lie in different regions of one parallel state"
-                    self.problems.add(at, f"{first!r} and {second!r} cannot be active together", fix)
-                    return
+        """Several targets must be active together: none holds another, and where two part, the state is parallel."""
+        through: dict[str, str] = {}
+        for target in found:
+            way = _way_to(target)
+            for state, inside in itertools.pairwise(way):
+                other = through.get(state)
+                parts_here = other is not None and inside not in through
+                if other == state or (parts_here and self.states[state]["kind"] != "parallel"):
+                    return self._apart(str(other), target, raw)
+            if target in through:
+                return self._apart(through[target], target, raw)
+            for state in way:
+                through.setdefault(state, target)
+        return None
+
+    def _apart(self, first: str, second: str, raw: list[Any]) -> None:
+        fix = "several targets lie in different regions of one parallel state"
+        self.problems.add(raw[0]["at"], f"{first!r} and {second!r} cannot be active together", fix)
+
+
+def _way_to(path: str) -> list[str]:
+    """The states from the root down to this one."""
+    way = [""]
+    for key in path.split(".") if path else ():
+        way.append(f"{way[-1]}.{key}" if way[-1] else key)
+    return way
 
 
 def _is_below(path: str, ancestor: str) -> bool:
     return path != ancestor and (not ancestor or path.startswith(ancestor + "."))
-
-
-def _common(first: str, second: str) -> str:
-    parts = []
-    for a, b in zip(first.split("."), second.split("."), strict=False):
-        if a != b:
-            break
-        parts.append(a)
-    return ".".join(parts)

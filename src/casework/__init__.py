@@ -100,21 +100,23 @@ if TYPE_CHECKING:
     from casework.simulation.users import SimulationReport, simulate
     from casework.statechart import Machine
     from casework.streams.log import Appended, Op, StreamOptions
-    from casework.surfaces.asgi import IdempotencyMiddleware, idempotent_route
+    from casework.surfaces.asgi import IdempotencyMiddleware
     from casework.surfaces.consumer import SqsConsumer
     from casework.surfaces.decorator import idempotent
+    from casework.surfaces.django import idempotent_django_view
+    from casework.surfaces.flask import idempotent_flask_view
     from casework.surfaces.http import HttpRequest
     from casework.surfaces.messages import MessageHandler, SqsBatch, message_handler, sqs_batch
     from casework.surfaces.once import once
     from casework.surfaces.otel import OpenTelemetryHook
-    from casework.surfaces.views import idempotent_django_view, idempotent_flask_view
+    from casework.surfaces.routes import idempotent_route
     from casework.surfaces.wsgi import IdempotencyWsgiMiddleware
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "idempotent_flask_view": "casework.surfaces.views:idempotent_flask_view",
-    "idempotent_django_view": "casework.surfaces.views:idempotent_django_view",
+    "idempotent_flask_view": "casework.surfaces.flask:idempotent_flask_view",
+    "idempotent_django_view": "casework.surfaces.django:idempotent_django_view",
     "OpenTelemetryHook": "casework.surfaces.otel:OpenTelemetryHook",
     "Claim": "casework.idempotency.guarding:Claim",
     "Index": "casework.kernel.items:Index",
@@ -137,7 +139,7 @@ _WHERE = {
     "message_handler": "casework.surfaces.messages:message_handler",
     "HttpRequest": "casework.surfaces.http:HttpRequest",
     "IdempotencyWsgiMiddleware": "casework.surfaces.wsgi:IdempotencyWsgiMiddleware",
-    "idempotent_route": "casework.surfaces.asgi:idempotent_route",
+    "idempotent_route": "casework.surfaces.routes:idempotent_route",
     "IdempotencyMiddleware": "casework.surfaces.asgi:IdempotencyMiddleware",
     "current_claim": "casework.app.current:current_claim",
     "once": "casework.surfaces.once:once",

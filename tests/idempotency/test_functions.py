@@ -137,7 +137,7 @@ class Order:
 
 
 DISTINCT = [
-    1, "1", True, 1.0, 0, False, "", "true", "None", b"1", decimal.Decimal(1), decimal.Decimal("1.0"),
+    1, "1", True, 1.0, 0, False, "true", "None", b"1", decimal.Decimal(1), decimal.Decimal("1.0"),
     datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 1), "2026-01-01", uuid.UUID(int=1), str(uuid.UUID(int=1)),  # noqa: DTZ001
     [1], (1,), ["1"], [[1]], {"a": 1}, {"a": "1"}, {1: "a"}, {"1": "a"}, Order("1"), Order("1", (1,)), frozenset({1}),
     "a/b", "a%2Fb", '"', "\\", datetime.timedelta(1), "\u00e9", "e\u0301",
@@ -156,7 +156,26 @@ def test_values_of_different_types_are_different_keys(store: Any) -> None:
     assert work({"a": 1}) == work({"a": 1})
 
 
-@pytest.mark.parametrize("value", [None, float("nan"), object(), "\ud800", lambda: 0])
+NOTHING = (
+    None,
+    "",
+    " ",
+    b"",
+    (),
+    [],
+    {},
+    set(),
+    (None,),
+    (None, None),
+    ("", ""),
+    [None],
+    {"id": None},
+    ((), ""),
+    (1, None),
+)
+
+
+@pytest.mark.parametrize("value", [*NOTHING, float("nan"), object(), "\ud800", lambda: 0])
 def test_what_identifies_nothing_is_no_key(store: Any, value: Any) -> None:
     @idempotent(store, key="value", payload=False)
     def work(value: Any) -> int:
@@ -168,7 +187,7 @@ def test_what_identifies_nothing_is_no_key(store: Any, value: Any) -> None:
 
 def test_a_key_that_the_function_or_the_call_lacks_is_misuse(store: Any) -> None:
     with pytest.raises(Misuse, match="no argument 'order'"):
-        idempotent(store, key="order")(lambda order_id: 1)
+        idempotent(store, key="order", name="n")(lambda order_id: 1)
 
     @idempotent(store, key=["order.id", "order.kind"])
     def work(order: dict) -> int:  # type: ignore[type-arg]
@@ -567,9 +586,9 @@ def test_a_plain_function_on_an_async_store_and_a_generator_are_misuse(store: An
             yield n
 
     with pytest.raises(Misuse, match="lease_s"):
-        idempotent(store, key="n", lease_s=0)(lambda n: n)
+        idempotent(store, key="n", lease_s=0)(work)
     with pytest.raises(Misuse, match="application"):
-        idempotent(object(), key="n")(lambda n: n)(1)  # type: ignore[arg-type, call-arg]
+        idempotent(object(), key="n", name="n")(lambda n: n)(1)  # type: ignore[arg-type, call-arg]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

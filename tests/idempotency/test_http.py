@@ -120,7 +120,7 @@ def test_another_payload_path_or_query_under_one_key_is_422(serve: Serve, site: 
     assert len(site.calls) == 1
 
 
-@pytest.mark.parametrize("body", [b'{"a": ', b"\xff\xfe", b'{"a": NaN}', b'"\\ud800"', b"[" * 5000])
+@pytest.mark.parametrize("body", [b'{"a": ', b"\xff\xfe", b'{"a": NaN}', b'{"a": 1, "a": 2}', b"[" * 5000])
 def test_a_body_that_is_not_the_json_it_claims_to_be_is_left_to_the_application(
     serve: Serve, site: Site, body: bytes
 ) -> None:
@@ -332,37 +332,63 @@ def test_a_wsgi_body_is_not_read_past_its_length() -> None:
     assert list(guarded(environ, lambda *_: None)) == [b"{}"]
 
 
-def test_a_cancelled_request_frees_its_key() -> None:
+SCOPE = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"k")]}
+
+
+async def receive_once() -> Any:
+    return {"type": "http.request", "body": b""}
+
+
+async def refuse(message: Any) -> None:
+    raise AssertionError(message)
+
+
+def test_a_request_that_the_server_cancels_is_performed_to_its_end() -> None:
     async def main() -> None:
         store = MemoryIdempotencyStore()
-        begun = asyncio.Event()
+        begun, goes_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             begun.set()
-            await asyncio.sleep(3600)
+            await goes_on.wait()
+            await send({"type": "http.response.start", "status": 201, "headers": []})
+            await send({"type": "http.response.body", "body": b"done"})
 
-        async def receive() -> Any:
-            return {"type": "http.request", "body": b""}
+        async def told(message: Any) -> None:
+            done.set()
 
-        async def send(message: Any) -> None:
-            raise AssertionError(message)
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/",
-            "query_string": b"",
-            "headers": [(b"idempotency-key", b"k")],
-        }
-        task = asyncio.create_task(IdempotencyMiddleware(app, store, scope=None)(scope, receive, send))  # type: ignore[arg-type]
+        task = asyncio.create_task(IdempotencyMiddleware(app, store, scope=None)(SCOPE, receive_once, told))  # type: ignore[arg-type]
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         record = store.get(store.records.keys()[0])
-        assert record is not None and record.state == "released"
+        assert record is not None and record.state == "claimed"
+        goes_on.set()
+        await done.wait()
+        record = store.get(record.key)
+        assert record is not None and (record.state, record.status, record.body) == ("completed", 201, b"done")
 
     asyncio.run(main())
+
+
+def test_a_request_that_ends_with_its_loop_frees_its_key() -> None:
+    store = MemoryIdempotencyStore()
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(IdempotencyMiddleware(app, store, scope=None)(SCOPE, receive_once, refuse))  # type: ignore[arg-type]
+        await begun.wait()
+        task.cancel()
+
+    asyncio.run(main())
+    record = store.get(store.records.keys()[0])
+    assert record is not None and record.state == "released"
 
 
 def test_what_the_application_does_after_its_response_changes_nothing() -> None:

@@ -24,6 +24,7 @@ from casework.backends.surroundings import Clock, HostClock, VirtualClock, host_
 from casework.backends.threaded import ThreadedBackend
 from casework.errors import Misuse
 from casework.idempotency import lifecycle, operating, waiting
+from casework.idempotency.bounded import bounded
 from casework.idempotency.lifecycle import Shared
 from casework.idempotency.record import DONE, ClaimResult
 from casework.kernel.items import Table
@@ -197,7 +198,8 @@ class DynamoDBIdempotencyStore(IdempotencyStore):
         lease_grace_seconds: as for :class:`IdempotencyStore`.
         connect_timeout: seconds to connect, of the client of its own.
         read_timeout: seconds to wait for an answer, of the client of its own.
-        max_retries: attempts at a call that found nobody or no answer, before ``Unavailable``.
+        max_retries: attempts at a call that found nobody or no answer, before ``Unavailable``. Of a service that never
+            answers, every method hears within ``(max_retries + 1) x read_timeout`` and a second.
         config: a ``botocore.config.Config`` of yours, merged over that of the client of its own.
         clock: the service's time; for tests.
     """
@@ -212,36 +214,48 @@ class DynamoDBIdempotencyStore(IdempotencyStore):
 
         backend = DynamoDBBackend(
             client, prefix="", endpoint_url=endpoint_url, region_name=region_name, clock=clock,
-            policy=_call_policy(max_retries), config=config,
+            policy=_call_policy(max_retries, read_timeout), config=config,
             settings={"connect_timeout": connect_timeout, "read_timeout": read_timeout},
         )  # fmt: skip
         super().__init__(backend, lease_grace_seconds=lease_grace_seconds)
         self._lazy = _LazyTable(table, create_table)
+        self._silence_us = _silence_us(max_retries, read_timeout)
         self.shared.table = self._lazy.table
 
     def run(self, program: Program[T]) -> T:
         """Carry a program of this store, making its table first where that is still to be done."""
         if self._lazy.is_pending:
             self._make_table()
-        return run(program, self.backend)
+        return run(bounded(program, self._silence_us, self.shared.steady_us), self.backend)
 
     async def run_on_loop(self, program: Program[T]) -> T:
         """As :meth:`IdempotencyStore.run_on_loop`."""
         if self._lazy.is_pending:
             await self._on_loop().in_thread(self._make_table)
-        return await super().run_on_loop(program)
+        return await super().run_on_loop(bounded(program, self._silence_us, self.shared.steady_us))
 
     def _make_table(self) -> None:
         self.backend.create_tables((self._lazy.table,))
         self._lazy.is_pending = False
 
 
-def _call_policy(max_retries: int) -> Any:
+def _call_policy(max_retries: int, read_timeout: float) -> Any:
     from casework.backends.dynamodb.plan import CallPolicy
 
-    if not 0 <= max_retries <= 100:
+    if type(max_retries) is not int or not 0 <= max_retries <= 100:
         raise Misuse(f"max_retries is {max_retries!r}; it must be 0 to 100")
-    return CallPolicy(unsent_max=max_retries + 1, lost_reads_max=max_retries + 1)
+    deadline_s = _silence_us(max_retries, read_timeout) / 1e6
+    most = max_retries + 1
+    return CallPolicy(unsent_max=most, lost_reads_max=most, control_max=most, deadline_s=deadline_s)
+
+
+def _silence_us(max_retries: int, read_timeout: float) -> int:
+    """Nothing more is sent to a store that has been silent for so long: a call ends within ``(max_retries + 1) x
+    read_timeout`` and a second.
+    """
+    if type(read_timeout) not in (int, float) or not 0 < read_timeout <= 300:
+        raise Misuse(f"read_timeout is {read_timeout!r}; it must be a number of seconds, above 0 and at most 300")
+    return round((max_retries * read_timeout + 0.5) * 1e6)
 
 
 class AsyncIdempotencyStore:
@@ -291,7 +305,8 @@ class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
     """An idempotency store on DynamoDB, native over aiobotocore. Nothing is contacted before the first call.
 
     It works on any number of event loops, one after the other or in several threads: each has a client of its own,
-    which ``close`` on that loop gives back. A client that was handed in belongs to its own loop.
+    which ``close_loop`` on that loop gives back. ``close`` gives back the running loop's and ends the store. A client
+    that was handed in belongs to its own loop.
 
     Arguments are those of :class:`DynamoDBIdempotencyStore`; ``client`` is an aiobotocore client.
     """
@@ -308,14 +323,18 @@ class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
         clock = clock or ServiceClock()
         self._make = functools.partial(
             AsyncDynamoDBBackend, client, prefix="", endpoint_url=endpoint_url, region_name=region_name, clock=clock,
-            policy=_call_policy(max_retries), config=config,
+            policy=_call_policy(max_retries, read_timeout), config=config,
             settings={"connect_timeout": connect_timeout, "read_timeout": read_timeout},
         )  # fmt: skip
         self._lazy = _LazyTable(table, create_table)
+        self._silence_us = _silence_us(max_retries, read_timeout)
+        self._is_closed = False
         self._backends: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncBackend] = weakref.WeakKeyDictionary()
         self.shared = Shared(host_steady_us, table=self._lazy.table, grace_s=lease_grace_seconds)
 
     def _on_loop(self) -> AsyncBackend:
+        if self._is_closed:
+            raise Misuse("this idempotency store was closed; make another, or use close_loop() where a loop ends")
         loop = asyncio.get_running_loop()
         found = self._backends.get(loop)
         if found is None:
@@ -328,7 +347,7 @@ class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
         if self._lazy.is_pending:
             await backend.create_tables((self._lazy.table,))
             self._lazy.is_pending = False
-        return await run_async(program, backend)
+        return await run_async(bounded(program, self._silence_us, self.shared.steady_us), backend)
 
     async def close_loop(self) -> None:
         """Give back the client of the running loop, which is about to end; another loop's next call makes another."""
@@ -337,5 +356,6 @@ class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
             await backend.close()
 
     async def close(self) -> None:
-        """Give back the client of the running loop; harmless when done twice."""
+        """Give back the client of the running loop, and take no more calls; harmless when done twice."""
+        self._is_closed = True
         await self.close_loop()

@@ -111,6 +111,8 @@ class Shared:
         self, steady_us: Callable[[], int], table: Table = IDEMPOTENCY, grace_s: int = 60,
         direct: Direct | None = None,
     ) -> None:  # fmt: skip
+        if type(grace_s) is not int or grace_s < 0:
+            raise Misuse(f"lease_grace_seconds is {grace_s!r}; it must be a whole number of seconds, 0 or more")
         self.direct = direct
         self.steady_us = steady_us
         self.table = table

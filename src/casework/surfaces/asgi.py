@@ -3,17 +3,23 @@
 The response is held back until it is complete and stored; only then does the client get it, and what the application
 still does afterwards, background tasks included, changes nothing any more. A response that grows over the limit, and an
 event stream, is passed on as it comes, with a header that says that it was not stored.
+
+A client that leaves changes nothing, either. While its response is held, the application never hears of it, and runs in
+a task of its own, which goes on where a server cancels what the client has left: what was performed is known when the
+application has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any
 
 from casework.app.current import running_under
-from casework.errors import CaseworkError, LeaseLost, StoreError
+from casework.errors import CaseworkError
 from casework.idempotency.calling import begun_or_refused
-from casework.idempotency.guarding import Claim, finish, give_up, not_kept
+from casework.idempotency.guarding import Claim
 from casework.surfaces.guard import Target
 from casework.surfaces.heart import LoopHeart
 from casework.surfaces.http import (
@@ -23,8 +29,10 @@ from casework.surfaces.http import (
     HttpResponse,
     make_guard,
     too_large,
-    why_not_stored,
 )
+from casework.surfaces.settling import Settled, free, settle
+
+log = logging.getLogger("casework.idempotency")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -62,54 +70,107 @@ class IdempotencyMiddleware:
         if not values and not guard.options.required:
             await self.app(scope, receive, send)
             return
-        request = _request_of(scope)
+        request = request_of(scope)
         try:
             key = guard.key_of(request, values)
             if key is None:
                 await self.app(scope, receive, send)
                 return
-            request.body, receive = await _read_body(scope, receive, guard.options.max_request_bytes)
+            request.body = await read_body(scope, receive, guard.options.max_request_bytes)
             fingerprint = guard.fingerprint_of(request)
             store = guard.store
             known = guard.known(key, fingerprint)
             if known is not None:
-                await _respond(send, guard.replay(known))
+                await respond(send, guard.replay(known))
                 return
             begun = await store.run_on_loop(begun_or_refused(guard, store.shared, key, fingerprint))
-        except _ClientLeft:
+        except ClientLeft:
             return
         except CaseworkError as error:
-            await _respond(send, guard.refused(error))
+            await respond(send, guard.refused(error))
             return
         if begun.record is not None:
             guard.notify("replayed", key)
-            await _respond(send, guard.replay(begun.record))
+            await respond(send, guard.replay(begun.record))
         elif begun.claim is None:
             guard.notify("unprotected", key)
-            await self.app(scope, receive, _with_header(send, NOT_STORED, "store-unavailable"))
+            given = Given(request.body, receive)
+            await self.app(scope, given.receive, with_header(send, NOT_STORED, "store-unavailable"))
         else:
-            await self._perform(begun.claim, scope, receive, send)
+            await perform(guard, begun.claim, self.app, scope, Given(request.body, receive), send)
 
-    async def _perform(self, claim: Claim, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Run the application under its claim, and settle that whatever happens."""
-        heart = LoopHeart(self.guard.store)
-        response = _Held(self.guard, claim, send, heart)
-        claim.answers_http = True
-        heart.watch(claim)
-        extensions = scope.get("extensions")
-        if extensions:
-            kept = {name: value for name, value in extensions.items() if name not in _UNBUFFERED}
-            scope = {**scope, "extensions": kept}
+
+async def perform(
+    guard: HttpGuard, claim: Claim, app: AsgiApp, scope: MutableMapping[str, Any], given: Given, send: Send
+) -> None:
+    """Run the application under its claim, and settle that whatever happens, to the client or to this task."""
+    heart = LoopHeart(guard.store)
+    response = Held(guard, claim, send, heart)
+    given.held_by(response)
+    claim.answers_http = True
+    heart.watch(claim)
+    extensions = scope.get("extensions")
+    if extensions:
+        kept = {name: value for name, value in extensions.items() if name not in _UNBUFFERED}
+        scope = {**scope, "extensions": kept}
+
+    async def run() -> None:
         try:
             with running_under(claim):
-                await self.app(scope, receive, response.send)
+                await app(scope, given.receive, response.send)
         except BaseException:
             await response.abandon()
             raise
         await response.abandon()  # it ended without a whole response
 
+    await to_its_end(run())
 
-class _Held:
+
+_UNDER_WAY: set[asyncio.Task[None]] = set()
+"""Applications that run on although their client, or their server's task, has gone: a loop keeps no task alive."""
+
+
+async def to_its_end(running: Coroutine[Any, Any, None]) -> None:
+    """Await ``running`` in a task of its own, which a cancellation of this one leaves alone."""
+    task = asyncio.get_running_loop().create_task(running, name="casework-guarded-request")
+    _UNDER_WAY.add(task)
+    task.add_done_callback(_UNDER_WAY.discard)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_note_error)
+        raise
+
+
+def _note_error(task: asyncio.Task[None]) -> None:
+    """What an application raised for a client that has left: nobody else hears of it."""
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a request whose client had left failed: %r", task.exception(), exc_info=task.exception())
+
+
+class Given:
+    """What an application receives: the request's body once more, and then nothing while its response is held."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+        self._response: Held | None = None
+
+    def held_by(self, response: Held) -> None:
+        """Say whose application this is for."""
+        self._response = response
+
+    async def receive(self) -> Message:
+        """The next message. That the client has left is not told before the response is the client's."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        if self._response is not None:
+            await self._response.is_free()
+        return await self._receive()
+
+
+class Held:
     """A response that is held back until it is whole."""
 
     def __init__(self, guard: HttpGuard, claim: Claim, send: Send, heart: LoopHeart) -> None:
@@ -120,6 +181,19 @@ class _Held:
         self._passes = ""
         """Why the rest is passed on as it comes."""
         self._is_settled = False
+        self._free: asyncio.Event | None = None
+
+    async def is_free(self) -> None:
+        """Wait until the response is held no more: it is passed on as it comes, or was settled."""
+        if self._passes or self._is_settled:
+            return
+        if self._free is None:
+            self._free = asyncio.Event()
+        await self._free.wait()
+
+    def _let_go(self) -> None:
+        if self._free is not None:
+            self._free.set()
 
     async def send(self, message: Message) -> None:
         """Take one message of the application's."""
@@ -149,6 +223,7 @@ class _Held:
     async def _pass_on(self, why: str) -> None:
         """Begin to send what there is, with a header that says that it is not stored."""
         self._passes = why
+        self._let_go()
         if self._start is not None and self._guard.is_result(self._start["status"]):
             name = (NOT_STORED.lower().encode(), why.encode())
             self._start = {**self._start, "headers": [*self._start.get("headers", ()), name]}
@@ -162,83 +237,51 @@ class _Held:
         self._is_settled = True
         self._heart.unwatch(self._claim)
         if self._passes:
-            await self._note_not_kept()
+            await self._settled()
             await self._send({"type": "http.response.body", "body": rest, "more_body": False})
             return
-        start: Message = dict(self._start or {})
         body = b"".join(self._parts)
-        refusal = await self._store(start, body)
-        if refusal is not None:
-            await _respond(self._send, refusal)
+        settled = await self._settled(body)
+        if settled.instead is not None:
+            await respond(self._send, settled.instead)
             return
+        start: Message = dict(self._start or {})
+        if settled.not_stored:
+            pair = (NOT_STORED.lower().encode(), settled.not_stored.encode())
+            start["headers"] = [*start.get("headers", ()), pair]
         await self._send(start)
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def _store(self, start: Message, body: bytes) -> HttpResponse | None:
-        """Store the response; another one instead of it when the claim was lost."""
-        guard, store, claim = self._guard, self._guard.store, self._claim
-        status = start["status"]
-        if claim.is_finished:  # by a transaction of the application's
-            guard.notify("completed", claim.key, claim)
-            return None
-        if not guard.is_result(status):
-            kept = await store.run_on_loop(give_up(store.shared, claim))
-            guard.notify("released" if kept else "lost", claim.key, claim)
-            return None
+    async def _settled(self, body: bytes = b"") -> Settled:
+        start: Message = self._start or {}
         pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start.get("headers", ())]
-        try:
-            kept = await store.run_on_loop(finish(store.shared, claim, status, guard.stored_headers(pairs), body))
-        except CaseworkError as error:
-            guard.notify("unrecorded" if isinstance(error, StoreError) else "not_kept", claim.key, claim)
-            start["headers"] = [
-                *start.get("headers", ()),
-                (NOT_STORED.lower().encode(), why_not_stored(error).encode()),
-            ]
-            return None
-        guard.notify("completed" if kept else "lost", claim.key, claim)
-        if kept or guard.policy.on_lease_lost == "return":
-            return None
-        return guard.refused(LeaseLost("another request took over"))
-
-    async def _note_not_kept(self) -> None:
-        guard, store, claim = self._guard, self._guard.store, self._claim
-        status = (self._start or {}).get("status", 200)
-        if claim.is_finished:
-            return
-        try:
-            if not guard.is_result(status):
-                await store.run_on_loop(give_up(store.shared, claim))
-                guard.notify("released", claim.key, claim)
-                return
-            why = (
-                "its response was too large to be stored"
-                if self._passes == "too-large"
-                else "its response was a stream"
-            )
-            await store.run_on_loop(not_kept(store.shared, claim, status, why))
-            guard.notify("not_kept", claim.key, claim)
-        except StoreError:
-            guard.notify("unrecorded", claim.key, claim)
+        guard, store = self._guard, self._guard.store
+        status = start.get("status", 200)
+        settled: Settled = await store.run_on_loop(
+            settle(guard, store.shared, self._claim, status, pairs, body, why=self._passes)
+        )
+        self._let_go()
+        return settled
 
     async def abandon(self) -> None:
-        """The application has ended: free the key, unless the response was whole."""
+        """The application has ended: free the key, unless the response was whole or the client has a part of it."""
+        self._let_go()
         if self._is_settled:
             return
         self._is_settled = True
         self._heart.unwatch(self._claim)
-        store = self._guard.store
-        if self._claim.is_finished:
-            return
-        kept = await store.run_on_loop(give_up(store.shared, self._claim))
-        self._guard.notify("released" if kept else "lost", self._claim.key, self._claim)
+        if self._passes:
+            await self._settled()
+        else:
+            await self._guard.store.run_on_loop(free(self._guard, self._guard.store.shared, self._claim))
 
 
-class _ClientLeft(Exception):
+class ClientLeft(Exception):
     """The client went away before its request was whole."""
 
 
-async def _read_body(scope: MutableMapping[str, Any], receive: Receive, limit: int) -> tuple[bytes, Receive]:
-    """The whole body, and a ``receive`` that hands it out once more. Raises BadRequest, _ClientLeft."""
+async def read_body(scope: MutableMapping[str, Any], receive: Receive, limit: int) -> bytes:
+    """The whole body. Raises BadRequest, ClientLeft."""
     length = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"")
     if length.isdigit() and int(length) > limit:
         raise too_large(limit)
@@ -247,27 +290,16 @@ async def _read_body(scope: MutableMapping[str, Any], receive: Receive, limit: i
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _ClientLeft
+            raise ClientLeft
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > limit:
             raise too_large(limit)
         if not message.get("more_body", False):
-            break
-    body = b"".join(parts)
-    was_given = False
-
-    async def again() -> Message:
-        nonlocal was_given
-        if was_given:
-            return await receive()
-        was_given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return body, again
+            return b"".join(parts)
 
 
-def _request_of(scope: MutableMapping[str, Any]) -> HttpRequest:
+def request_of(scope: MutableMapping[str, Any]) -> HttpRequest:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     root, path = scope.get("root_path", ""), scope["path"]
     if root and not path.startswith(root):
@@ -282,13 +314,13 @@ def _is_event_stream(start: Message) -> bool:
     )
 
 
-async def _respond(send: Send, response: HttpResponse) -> None:
+async def respond(send: Send, response: HttpResponse) -> None:
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})
 
 
-def _with_header(send: Send, name: str, value: str) -> Send:
+def with_header(send: Send, name: str, value: str) -> Send:
     async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
             pair = (name.lower().encode(), value.encode())
@@ -296,24 +328,3 @@ def _with_header(send: Send, name: str, value: str) -> Send:
         await send(message)
 
     return wrapped
-
-
-def idempotent_route(route_class: type, store: Target, **arguments: Any) -> type:
-    """A class of routes of Starlette or FastAPI that are guarded one by one.
-
-    ``APIRouter(route_class=casework.idempotent_route(APIRoute, store, scope=...))``
-
-    Args:
-        route_class: ``starlette.routing.Route``, ``fastapi.routing.APIRoute``, or a class of yours below them.
-        store: as for :class:`IdempotencyMiddleware`.
-        arguments: as for :class:`IdempotencyMiddleware`.
-    """
-    guard = make_guard(store, arguments)
-
-    async def handle(self: Any, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        guarded = IdempotencyMiddleware.__new__(IdempotencyMiddleware)
-        guarded.app, guarded.guard = super(made, self).handle, guard
-        await guarded(scope, receive, send)
-
-    made: Any = type(f"Idempotent{route_class.__name__}", (route_class,), {"handle": handle, "guard": guard})
-    return made  # type: ignore[no-any-return]

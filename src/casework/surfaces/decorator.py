@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 from casework.errors import Misuse
 from casework.idempotency.codecs import Codec, codec_for, result_type
 from casework.idempotency.guarding import Policy
-from casework.idempotency.keys import fingerprint_of, make_key, text_of
-from casework.idempotency.naming import qualified_name
+from casework.idempotency.keys import fingerprint_of, make_key
+from casework.surfaces.function_names import name_of
 from casework.surfaces.guard import Guard, Hook, Target
 
 P = ParamSpec("P")
@@ -81,7 +81,7 @@ def idempotent(
     def decorate(function: Function) -> Function:
         is_async = _check_function(function, on_lease_lost)
         guard = Guard(
-            target, name=name or qualified_name(function), policy=policy,
+            target, name=name_of(function, target) if name is None else name, policy=policy,
             codec=codec or codec_for(result_type(function) if result is _MISSING else result),
             remember=remember, hooks=hooks, cache=cache,
         )  # fmt: skip
@@ -95,12 +95,22 @@ def _check_function(function: Any, on_lease_lost: str) -> bool:
     """Whether it is a coroutine function; Misuse for what has no one result."""
     if isinstance(function, staticmethod | classmethod):
         raise Misuse("put @casework.idempotent below @staticmethod or @classmethod, next to the function")
-    is_async = inspect.iscoroutinefunction(function)
+    if not callable(function):
+        raise Misuse(f"{function!r:.80} is no function; @casework.idempotent(...) stands above one")
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - of an object that can be called
+    )
+    label = _label(function)
     if not is_async and (inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)):
-        raise Misuse(f"{function.__qualname__} is a generator; only a function with one result can be replayed")
+        raise Misuse(f"{label} is a generator; only a function with one result can be replayed")
     if on_lease_lost == "cancel" and not is_async:
-        raise Misuse(f"{function.__qualname__} is a plain function, which nobody can cancel; use on_lease_lost='raise'")
+        raise Misuse(f"{label} is a plain function, which nobody can cancel; use on_lease_lost='raise'")
     return is_async
+
+
+def _label(function: Any) -> str:
+    """What a function is called in errors."""
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
 def _wrapped(function: Function, guard: Guard, identify: Identify, *, is_async: bool) -> Function:
@@ -120,6 +130,7 @@ def _wrapped(function: Function, guard: Guard, identify: Identify, *, is_async: 
 
         wrapper = plain
     functools.update_wrapper(wrapper, function)
+    wrapper.__name__ = getattr(function, "__name__", guard.name)
     wrapper.guard = guard
     wrapper.key_of = lambda *args, **kwargs: identify(args, kwargs)[0]
     return wrapper  # type: ignore[no-any-return]
@@ -138,11 +149,8 @@ def _identifier(
     )  # fmt: skip
 
     def identify(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str]:
-        parts = key_of(args, kwargs)
-        if parts is None or (type(parts) is tuple and None in parts):
-            raise Misuse(f"{name}: the key is {parts!r:.80}; nothing would keep one call apart from another")
-        text = text_of(parts, "key")
-        record_key = make_key(name, text) if scope is None else make_key(_scoped(scope, name), name, text)
+        owner = None if scope is None else _scoped(scope, name)
+        record_key = make_key("", name, owner, key_of(args, kwargs))
         return record_key, fingerprint_of(payload_of(args, kwargs))
 
     return identify
@@ -159,10 +167,10 @@ class _Arguments:
     """How the arguments of a function are found, without binding them anew for each call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.name = function.__qualname__
+        self.name = _label(function)
         self.signature = inspect.signature(function)
         self.names = list(self.signature.parameters)
-        self.skips_first = bool(self.names) and self.names[0] in ("self", "cls") and "." in function.__qualname__
+        self.skips_first = bool(self.names) and self.names[0] in ("self", "cls") and "." in self.name
         self.positions = {
             name: n
             for n, (name, parameter) in enumerate(self.signature.parameters.items())

@@ -9,8 +9,12 @@ Errors are problem+json (RFC 9457).
 from __future__ import annotations
 
 import base64
+import itertools
+import json
 import math
-from collections.abc import Callable, Sequence
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -42,6 +46,15 @@ NOT_STORED = "Idempotency-Not-Stored"
 """Response header that says why a response was not stored, and so cannot be replayed."""
 
 
+NOT_KEPT_WHY = {
+    "too-large": "its response was too large to be stored",
+    "streamed": "its response was a stream",
+    "cut-off": "its response was shorter than it said",
+    "unknown": "its response is of a kind that cannot be stored",
+}
+"""By the header's value: what whoever repeats the request is told."""
+
+
 class HttpRequest(msgspec.Struct):
     """A request, as ``scope=``, ``applies=`` and ``fingerprint=`` see it."""
 
@@ -53,6 +66,8 @@ class HttpRequest(msgspec.Struct):
     body: bytes = b""
     native: Any = None
     """The ASGI scope, the WSGI environ, or the framework's own request."""
+    arguments: Mapping[str, Any] = {}
+    """What the endpoint of a FastAPI route is called with: its dependencies' results, a verified user among them."""
 
 
 class HttpResponse(msgspec.Struct):
@@ -106,7 +121,13 @@ class HttpGuard(Guard):
     """
 
     def __init__(
-        self, target: Target, options: HttpOptions, *, policy: Policy, name: str = "http", hooks: Sequence[Hook] = ()
+        self,
+        target: Target,
+        options: HttpOptions,
+        *,
+        policy: Policy,
+        name: str = "requests",
+        hooks: Sequence[Hook] = (),
     ) -> None:
         super().__init__(target, name=name, policy=policy, hooks=hooks)
         _check(options)
@@ -141,17 +162,19 @@ class HttpGuard(Guard):
                 f'{options.header} must be 1 to 255 printable ASCII characters, such as "8e03978e-40d5".',
             )
         if options.scope is None:
-            return make_key(self.name, key)
+            return make_key("http", self.name, None, key)
         scope = options.scope(request)
         if not isinstance(scope, str) or not scope:
             raise BadRequest("no-scope", 400, "This request has an idempotency key, but nothing says whose it is.")
-        return make_key(self.name, scope, key)
+        return make_key("http", self.name, scope, key)
 
     def fingerprint_of(self, request: HttpRequest) -> str:
         """The digest of what must be the same under one key."""
         if self.options.fingerprint is not None:
             return digest(text_of(self.options.fingerprint(request), "fingerprint").encode())
-        head = f"{request.method}\n{request.path}\n{request.query}\n".encode("utf-8", "surrogateescape")
+        head = ascii(
+            (request.method, request.path, request.query)
+        ).encode()  # whatever they hold, none runs into another
         return digest(head + canonical_body(request.headers.get("content-type", ""), request.body))
 
     # --- the response -------------------------------------------------------------------------------------------------
@@ -220,9 +243,13 @@ class BadRequest(CaseworkError):
         super().__init__(message)
 
 
-def why_not_stored(error: CaseworkError) -> str:
-    """What the header says of a response that the store did not take."""
-    return "store-unavailable" if isinstance(error, StoreError) else "too-large"
+def is_cut_off(status: int, headers: Iterable[tuple[Any, Any]], size: int) -> bool:
+    """Whether a body is not the one that its headers tell of: something below has stopped it half way."""
+    for name, value in headers:
+        if name.lower() in (b"content-length", "content-length"):
+            text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+            return text.isdigit() and int(text) != size and status not in (204, 304)
+    return False
 
 
 def too_large(limit: int) -> BadRequest:
@@ -230,39 +257,73 @@ def too_large(limit: int) -> BadRequest:
     return BadRequest("too-large", 413, f"A request with an idempotency key may have at most {limit:,} bytes.")
 
 
+_PARAMETERS = re.compile(
+    r"""(?: \ * ; \ * [a-z*][a-z0-9_.*-]*                    # a name, and perhaps a value:
+         (?: = (?: "(?:[ !\x23-\x5b\x5d-\x7e]|\\["\\])*"    # a string,
+                | -?[0-9]{1,15}(?:\.[0-9]{1,3})?              # a number,
+                | \?[01]                                     # a boolean,
+                | :[A-Za-z0-9+/=]*:                          # bytes,
+                | [A-Za-z*][!-~]*?                           # or a token
+         ))? (?=\ *;|\ *$) )*""",
+    re.VERBOSE,
+)
+_STRING = re.compile(r'"((?:[ !\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
+
+
 def parse_key(text: str) -> str | None:
-    """The key in a header's value: a structured-field string (RFC 8941), or the bare text that many clients send."""
-    text = text.strip()
+    """The key in a header's value: a structured-field string, or the bare text that many clients send.
+
+    Parameters behind a string are no part of the key (RFC 8941, sections 3.1.2 and 3.3.3). None for what is no key.
+    """
+    text = text.strip(" \t")
     if text.startswith('"'):
-        if len(text) < 2 or not text.endswith('"'):
+        found = _STRING.match(text)
+        if found is None or not _PARAMETERS.fullmatch(text, found.end()):
             return None
-        inner = text[1:-1]
-        if "\\" not in inner and '"' not in inner:
-            return inner if _is_key(inner) else None
-        text = inner.replace('\\"', "\x00").replace("\\\\", "\x01")
-        if '"' in text or "\\" in text:
-            return None
-        text = text.replace("\x00", '"').replace("\x01", "\\")
+        text = re.sub(r"\\(.)", r"\1", found[1])
     return text if _is_key(text) else None
 
 
 def _is_key(text: str) -> bool:
-    return 1 <= len(text) <= 255 and text.isascii() and text.isprintable()
-
-
-_decode = msgspec.json.Decoder().decode
-_canonical = msgspec.json.Encoder(order="deterministic").encode
+    return 1 <= len(text) <= 255 and text.isascii() and text.isprintable() and not text.isspace()
 
 
 def canonical_body(content_type: str, body: bytes) -> bytes:
-    """The body for the fingerprint: JSON without regard to spaces and order, all else as it is."""
-    kind = content_type.partition(";")[0].strip().lower()
+    """The body for the fingerprint: JSON without regard to spaces and order, a form of several parts without regard to
+    the text between them, which a client makes up anew for each attempt; all else as it is.
+    """
+    kind, _, parameters = content_type.partition(";")
+    kind = kind.strip().lower()
     if body and (kind == "application/json" or kind.endswith("+json")):
         try:
-            return b"json\n" + _canonical(_decode(body))
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return b"json\n" + ascii(_json(body.decode())).encode()
+        except (ValueError, RecursionError):
             pass  # not JSON, whatever it says: that is the application's to judge
-    return b"raw\n" + body
+    elif kind.startswith("multipart/") and (boundary := _BOUNDARY.search(parameters)):
+        parts = body.split(b"--" + (boundary[1] or boundary[2]).encode("latin-1"))
+        return b"".join([kind.encode(), b"\n", *(b"%d\n%b" % (len(part), part) for part in parts)])
+    return b"raw\n" + kind.encode() + b"\n" + body
+
+
+_BOUNDARY = re.compile(r"""(?:^|;)\s*boundary=(?:"([^"]+)"|([^;\s"]+))""", re.IGNORECASE)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _members(pairs: list[tuple[str, Any]]) -> tuple[str, list[tuple[str, Any]]]:
+    """An object's members in one order. ValueError where a name stands twice: readers differ in which one counts."""
+    pairs.sort(key=operator.itemgetter(0))
+    if any(name == following for (name, _), (following, _) in itertools.pairwise(pairs)):
+        raise ValueError("a name stands twice")
+    return "object", pairs
+
+
+# Numbers stay text: two that a float cannot keep apart are two numbers.
+_json = json.JSONDecoder(
+    object_pairs_hook=_members, parse_float=str.encode, parse_int=str.encode, parse_constant=_no_constant
+).decode
 
 
 def problem(kind: str, status: int, detail: str, headers: Sequence[tuple[str, str]] = ()) -> HttpResponse:

@@ -16,7 +16,7 @@ import msgspec
 from casework.errors import InProgress, Misuse, PayloadMismatch, ResultNotKept
 from casework.idempotency.codecs import NothingCodec
 from casework.idempotency.guarding import Policy
-from casework.idempotency.keys import fingerprint_of, make_key, text_of
+from casework.idempotency.keys import fingerprint_of, identifies, make_key
 from casework.surfaces.guard import Guard, Hook, Target
 
 M = TypeVar("M")
@@ -67,9 +67,9 @@ class MessageHandler(Generic[M]):
     def key_of(self, message: M) -> str:
         """The record's key for a message. Misuse when the message has none."""
         found = self._key(message)
-        if found is None or found == "":
-            raise Misuse(f"{self.guard.name}: a message without a key: {message!r:.120}")
-        return make_key(self.guard.name, found if isinstance(found, str) else text_of(found))
+        if not identifies(found):
+            raise Misuse(f"{self.guard.name}: a message without a key, {found!r:.80}: {message!r:.120}")
+        return make_key("queue", self.guard.name, None, found)
 
     def _identify(self, message: M) -> tuple[str, str]:
         return self.key_of(message), fingerprint_of(None if self._payload is None else self._payload(message))

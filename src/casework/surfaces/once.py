@@ -19,7 +19,7 @@ from casework.errors import LeaseLost, Misuse
 from casework.idempotency.calling import Heartbeat, begun_or_refused, outcome_of, settle_block
 from casework.idempotency.codecs import Codec
 from casework.idempotency.guarding import Begun, Claim, Policy
-from casework.idempotency.keys import fingerprint_of, make_key, text_of
+from casework.idempotency.keys import fingerprint_of, make_key
 from casework.kernel.effects import Outcome
 from casework.surfaces.guard import Guard, Hook, Target, refuse_own_key
 from casework.surfaces.heart import LoopHeart, ThreadHeart
@@ -32,7 +32,7 @@ def once(
     key: Any,
     *,
     payload: Any = None,
-    name: str = "once",
+    name: str = "block",
     codec: Codec | None = None,
     lease_s: float = 30.0,
     max_run_s: float = 900.0,
@@ -68,7 +68,7 @@ def once(
     if on_lease_lost == "cancel":
         raise Misuse("a block cannot be cancelled; use on_lease_lost='raise' and look at claim.is_lost")
     guard = Guard(target, name=name, policy=policy, codec=codec, hooks=hooks)
-    return Once(guard, make_key(name, text_of(key)), fingerprint_of(payload))
+    return Once(guard, make_key("once", name, None, key), fingerprint_of(payload))
 
 
 class Once:

@@ -1,34 +1,37 @@
-"""One view at a time, where a framework is WSGI: ``idempotent_django_view`` and ``idempotent_flask_view``.
+"""One view at a time: what ``django.py`` and ``flask.py`` have in common.
 
 The view sees the framework's own request, after its middleware, so that ``scope=`` can be the user who logged in.
+What it raises for an answer below 500 (``flask.abort(404)``, Django's ``Http404``, an exception of the REST framework)
+is an answer like any other.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from casework.app.current import running_under
-from casework.errors import CaseworkError, LeaseLost, StoreError
-from casework.idempotency.calling import begun_or_refused
-from casework.idempotency.guarding import Claim, finish, give_up, not_kept
-from casework.surfaces.guard import Target
-from casework.surfaces.heart import ThreadHeart
-from casework.surfaces.http import (
-    NOT_STORED,
-    HttpGuard,
-    HttpRequest,
-    HttpResponse,
-    make_guard,
-    too_large,
-    why_not_stored,
-)
+from casework.errors import CaseworkError, Misuse
+from casework.idempotency.calling import Heartbeat, begun_or_refused
+from casework.idempotency.guarding import Claim
+from casework.idempotency.lifecycle import Shared
+from casework.kernel.effects import Outcome
+from casework.kernel.programs import Program, call
+from casework.surfaces.heart import LoopHeart, ThreadHeart
+from casework.surfaces.http import NOT_STORED, HttpGuard, HttpRequest, HttpResponse, too_large
+from casework.surfaces.settling import free, settle
+
+log = logging.getLogger("casework.idempotency")
 
 View = Callable[..., Any]
 
 
-class _Framework:
+class Framework:
     """What differs between frameworks."""
 
     def request_of(self, args: tuple[Any, ...]) -> tuple[HttpRequest, list[str]]:
@@ -36,16 +39,24 @@ class _Framework:
         raise NotImplementedError
 
     def body_of(self, request: HttpRequest) -> bytes:
-        """The body; the view can still read it."""
+        """The body; the view can still read it. Misuse where something has read it before."""
         raise NotImplementedError
 
     def made(self, response: HttpResponse) -> Any:
         """The framework's own response."""
         raise NotImplementedError
 
-    def native(self, returned: Any) -> Any:
-        """The framework's own response for what a view returned."""
-        return returned
+    def is_async(self, view: View) -> bool:
+        """Whether calling the view makes a coroutine."""
+        return inspect.iscoroutinefunction(view)
+
+    def native(self, request: HttpRequest, returned: Any) -> Any:
+        """The framework's own response for what a view returned; None for something that is none."""
+        raise NotImplementedError
+
+    def answer_of(self, request: HttpRequest, error: Exception) -> Any:
+        """The framework's own response for what a view raised; None where it has none, so that it is an error."""
+        raise NotImplementedError
 
     def is_streamed(self, response: Any) -> bool:
         """Whether the response has no whole body."""
@@ -60,160 +71,145 @@ class _Framework:
         raise NotImplementedError
 
 
-class _Django(_Framework):
-    def __init__(self, header: str) -> None:
-        self._header = header
+def guarded(view: View, guard: HttpGuard, framework: Framework) -> View:
+    """The view behind its guard. Misuse for what is no view."""
+    if isinstance(view, type):
+        raise Misuse(
+            f"{view.__qualname__} is a class; guard its method, such as post, or the view that its as_view() makes"
+        )
+    if not callable(view):
+        raise Misuse(f"{view!r:.80} is no view; it must be a function of a request")
+    if framework.is_async(view):
 
-    def request_of(self, args: tuple[Any, ...]) -> tuple[HttpRequest, list[str]]:
-        native = next(arg for arg in args if hasattr(arg, "META"))  # a method's first argument is the view
-        headers = {name.lower(): value for name, value in native.headers.items()}
-        request = HttpRequest(native.method, native.path, native.META.get("QUERY_STRING", ""), headers, native=native)
-        return request, [headers[self._header]] if self._header in headers else []
+        @functools.wraps(view)
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            request, values = framework.request_of(args)
+            if request.method not in guard.methods or not (values or guard.options.required):
+                return await view(*args, **kwargs)
 
-    def body_of(self, request: HttpRequest) -> bytes:
-        return bytes(request.native.body)
+            async def work(claim: Claim | None) -> Outcome[Any]:
+                with running_under(claim):
+                    try:
+                        return Outcome(await view(*args, **kwargs))
+                    except BaseException as error:  # noqa: BLE001 - handed on as it is, or as the framework answers it
+                        return Outcome(error=error)
 
-    def made(self, response: HttpResponse) -> Any:
-        from django.http import HttpResponse as Native
+            store = guard.store
+            served = _serve(guard, store.shared, framework, request, values, work, LoopHeart(store))
+            return (await store.run_on_loop(served)).result()
 
-        return Native(response.body, status=response.status, headers=dict(response.headers))
+        return coroutine
 
-    def is_streamed(self, response: Any) -> bool:
-        return bool(response.streaming)
-
-    def data(self, response: Any) -> bytes:
-        if hasattr(response, "render") and not response.is_rendered:
-            response.render()
-        return bytes(response.content)
-
-
-class _Flask(_Framework):
-    def __init__(self, header: str) -> None:
-        self._header = header
-
-    def request_of(self, args: tuple[Any, ...]) -> tuple[HttpRequest, list[str]]:
-        import flask
-
-        native = flask.request
-        headers = {name.lower(): value for name, value in native.headers.items()}
-        query = native.query_string.decode("latin-1")
-        request = HttpRequest(native.method, native.path, query, headers, native=native)
-        return request, native.headers.getlist(self._header)
-
-    def body_of(self, request: HttpRequest) -> bytes:
-        return bytes(request.native.get_data(cache=True))
-
-    def made(self, response: HttpResponse) -> Any:
-        import flask
-
-        return flask.Response(response.body, response.status, headers=response.headers)
-
-    def native(self, returned: Any) -> Any:
-        import flask
-
-        return flask.make_response(returned)
-
-    def is_streamed(self, response: Any) -> bool:
-        return bool(response.is_streamed or response.direct_passthrough)
-
-    def data(self, response: Any) -> bytes:
-        return bytes(response.get_data())
-
-
-def idempotent_django_view(store: Target, **arguments: Any) -> Callable[[View], View]:
-    """Guards one Django view: a function, or a method such as ``post`` of a class-based view.
-
-    Args:
-        store: a casework application, an idempotency store that blocks, or a function that returns one.
-        arguments: as for ``IdempotencyMiddleware``; ``request.native`` is Django's request, its ``user`` included.
-    """
-    guard = make_guard(store, arguments)
-    return lambda view: _guarded(view, guard, _Django(guard.header))
-
-
-def idempotent_flask_view(store: Target, **arguments: Any) -> Callable[[View], View]:
-    """Guards one Flask view; stands below ``@app.post(...)``.
-
-    Args:
-        store: a casework application, an idempotency store that blocks, or a function that returns one.
-        arguments: as for ``IdempotencyMiddleware``; ``request.native`` is Flask's request.
-    """
-    guard = make_guard(store, arguments)
-    return lambda view: _guarded(view, guard, _Flask(guard.header))
-
-
-def _guarded(view: View, guard: HttpGuard, framework: _Framework) -> View:
     @functools.wraps(view)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def plain(*args: Any, **kwargs: Any) -> Any:
         request, values = framework.request_of(args)
-        if request.method not in guard.methods:
+        if request.method not in guard.methods or not (values or guard.options.required):
             return view(*args, **kwargs)
-        try:
-            key = guard.key_of(request, values)
-            if key is None:
-                return view(*args, **kwargs)
-            limit = guard.options.max_request_bytes
-            length = request.headers.get("content-length", "")
-            if length.isdigit() and int(length) > limit:
-                raise too_large(limit)
-            request.body = framework.body_of(request)
-            fingerprint = guard.fingerprint_of(request)
-            store = guard.blocking_store()
-            begun = store.run(begun_or_refused(guard, store.shared, key, fingerprint))
-        except CaseworkError as error:
-            return framework.made(guard.refused(error))
-        if begun.record is not None:
-            guard.notify("replayed", key)
-            return framework.made(guard.replay(begun.record))
-        if begun.claim is None:
-            guard.notify("unprotected", key)
-            response = framework.native(view(*args, **kwargs))
-            response.headers[NOT_STORED] = "store-unavailable"
-            return response
-        return _perform(begun.claim, guard, framework, lambda: view(*args, **kwargs))
 
-    return wrapped
+        def work(claim: Claim | None) -> Outcome[Any]:
+            with running_under(claim):
+                try:
+                    return Outcome(view(*args, **kwargs))
+                except BaseException as error:  # noqa: BLE001 - handed on as it is, or as the framework answers it
+                    return Outcome(error=error)
+
+        store = guard.blocking_store()
+        return store.run(_serve(guard, store.shared, framework, request, values, work, ThreadHeart(store))).result()
+
+    return plain
 
 
-def _perform(claim: Claim, guard: HttpGuard, framework: _Framework, view: Callable[[], Any]) -> Any:
-    """Run the view under its claim, and settle that whatever happens."""
-    store = guard.blocking_store()
-    heart = ThreadHeart(store)
+def _serve(
+    guard: HttpGuard,
+    shared: Shared,
+    framework: Framework,
+    request: HttpRequest,
+    values: list[str],
+    work: Callable[[Claim | None], Any],
+    heart: Heartbeat,
+) -> Program[Outcome[Any]]:
+    """One request to a guarded view: replay, refuse, or call the view and settle what comes of it."""
+    try:
+        key = guard.key_of(request, values)
+        if key is None:
+            unguarded: Outcome[Any] = yield from call(work, None)
+            return unguarded
+        limit = guard.options.max_request_bytes
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > limit:
+            raise too_large(limit)
+        request.body = framework.body_of(request)
+        if len(request.body) > limit:  # it came in chunks
+            raise too_large(limit)
+        begun = yield from begun_or_refused(guard, shared, key, guard.fingerprint_of(request))
+    except CaseworkError as error:
+        return Outcome(framework.made(guard.refused(error)))
+    claim = begun.claim
+    if begun.record is not None:
+        guard.notify("replayed", key)
+        return Outcome(framework.made(guard.replay(begun.record)))
+    if claim is None:
+        guard.notify("unprotected", key)
+        outcome: Outcome[Any] = yield from call(work, None)
+        response = None if outcome.error is not None else framework.native(request, outcome.value)
+        return _marked(outcome if response is None else Outcome(response), "store-unavailable")
     claim.answers_http = True
     heart.watch(claim)
     try:
-        with running_under(claim):
-            response = framework.native(view())
-            is_streamed = framework.is_streamed(response)
-            data = b"" if is_streamed else framework.data(response)
-    except BaseException:
+        outcome = yield from call(work, claim)
+        answer = _answer(framework, request, outcome)
+    except BaseException as error:
         heart.unwatch(claim)
-        if not claim.is_finished:
-            kept = store.run(give_up(store.shared, claim))
-            guard.notify("released" if kept else "lost", claim.key, claim)
+        if not isinstance(error, GeneratorExit):
+            yield from free(guard, shared, claim)
         raise
     heart.unwatch(claim)
-    status = int(response.status_code)
-    if claim.is_finished:
-        guard.notify("completed", claim.key, claim)
-    elif not guard.is_result(status):
-        kept = store.run(give_up(store.shared, claim))
-        guard.notify("released" if kept else "lost", claim.key, claim)
-    else:
-        why = "streamed" if is_streamed else "too-large" if len(data) > guard.options.max_response_bytes else ""
-        try:
-            if why:
-                text = "its response was a stream" if is_streamed else "its response was too large to be stored"
-                store.run(not_kept(store.shared, claim, status, text))
-                guard.notify("not_kept", claim.key, claim)
-                response.headers[NOT_STORED] = why
-                return response
-            headers = guard.stored_headers(framework.pairs(response))
-            kept = store.run(finish(store.shared, claim, status, headers, data))
-            guard.notify("completed" if kept else "lost", claim.key, claim)
-            if not kept and guard.policy.on_lease_lost != "return":
-                return framework.made(guard.refused(LeaseLost("another request took over")))
-        except CaseworkError as error:
-            guard.notify("unrecorded" if isinstance(error, StoreError) else "not_kept", claim.key, claim)
-            response.headers[NOT_STORED] = why_not_stored(error)
-    return response
+    if answer.outcome.error is not None:
+        yield from free(guard, shared, claim)
+        return answer.outcome
+    settled = yield from settle(guard, shared, claim, answer.status, answer.headers, answer.body, why=answer.why)
+    if settled.instead is not None:
+        return Outcome(framework.made(settled.instead))
+    return _marked(answer.outcome, settled.not_stored)
+
+
+class _Answer(msgspec.Struct):
+    """What a view came to: an error, or a response that can be stored, or one that cannot."""
+
+    outcome: Outcome[Any]
+    status: int = 200
+    headers: Sequence[tuple[str, str]] = ()
+    body: bytes = b""
+    why: str = ""
+
+
+def _answer(framework: Framework, request: HttpRequest, outcome: Outcome[Any]) -> _Answer:
+    if isinstance(outcome.error, Exception):
+        answered = framework.answer_of(request, outcome.error)
+        if answered is None:
+            return _Answer(outcome)
+        outcome = Outcome(answered)
+    elif outcome.error is not None:
+        return _Answer(outcome)
+    response = framework.native(request, outcome.value)
+    if response is None:
+        log.warning(
+            "a guarded view returned a %s, which is no response; what it did is not done again, and cannot be "
+            "replayed: guard the whole application, or what makes the response", type(outcome.value).__qualname__
+        )  # fmt: skip
+        return _Answer(outcome, why="unknown")
+    try:
+        is_streamed = framework.is_streamed(response)
+        body = b"" if is_streamed else framework.data(response)
+    except Exception as error:  # noqa: BLE001 - a template that cannot be rendered is an error of the view
+        return _Answer(Outcome(error=error))
+    why = "streamed" if is_streamed else ""
+    return _Answer(Outcome(response), int(response.status_code), framework.pairs(response), body, why)
+
+
+def _marked(outcome: Outcome[Any], not_stored: str) -> Outcome[Any]:
+    """With the header that says why a response was not stored, where it is a response."""
+    headers = getattr(outcome.value, "headers", None)
+    if not_stored and headers is not None:
+        headers[NOT_STORED] = not_stored
+    return outcome

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from casework.app.current import running_under
-from casework.errors import CaseworkError, LeaseLost, StoreError
+from casework.errors import CaseworkError
 from casework.idempotency.calling import begun_or_refused
-from casework.idempotency.guarding import Claim, finish, give_up, not_kept
+from casework.idempotency.guarding import Claim
 from casework.surfaces.guard import Target
 from casework.surfaces.heart import ThreadHeart
 from casework.surfaces.http import (
@@ -24,8 +24,8 @@ from casework.surfaces.http import (
     HttpResponse,
     make_guard,
     too_large,
-    why_not_stored,
 )
+from casework.surfaces.settling import Settled, free, settle
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -146,25 +146,21 @@ class _Held:
 
     def settle(self, start_response: StartResponse) -> Iterable[bytes]:
         """Store the response or free the key, and hand it on."""
-        guard, store, claim = self._guard, self._guard.blocking_store(), self._claim
-        self._heart.unwatch(claim)
+        self._heart.unwatch(self._claim)
         body = b"".join(self._parts)
-        if claim.is_finished:  # by a transaction of the application's
-            guard.notify("completed", claim.key, claim)
-        elif not guard.is_result(self._code):
-            kept = store.run(give_up(store.shared, claim))
-            guard.notify("released" if kept else "lost", claim.key, claim)
-        else:
-            try:
-                kept = store.run(finish(store.shared, claim, self._code, guard.stored_headers(self._headers), body))
-                guard.notify("completed" if kept else "lost", claim.key, claim)
-                if not kept and guard.policy.on_lease_lost != "return":
-                    return _respond(start_response, guard.refused(LeaseLost("another request took over")))
-            except CaseworkError as error:
-                guard.notify("unrecorded" if isinstance(error, StoreError) else "not_kept", claim.key, claim)
-                self._headers.append((NOT_STORED, why_not_stored(error)))
+        settled = self._settled(body)
+        if settled.instead is not None:
+            return _respond(start_response, settled.instead)
+        if settled.not_stored:
+            self._headers.append((NOT_STORED, settled.not_stored))
         self._start(start_response)
         return [body]
+
+    def _settled(self, body: bytes = b"") -> Settled:
+        guard, store = self._guard, self._guard.blocking_store()
+        program = settle(guard, store.shared, self._claim, self._code, self._headers, body, why=self._why)
+        settled: Settled = store.run(program)
+        return settled
 
     def _start(self, start_response: StartResponse) -> None:
         if self._exc_info is not None:
@@ -180,45 +176,34 @@ class _Held:
         return _Passing(self, rest)
 
     def passing(self, rest: Iterator[bytes]) -> Iterator[bytes]:
-        """The parts of a response that is not stored; the key is settled at their end."""
+        """The parts of a response that is not stored; that it was performed is noted at their end, however they end."""
         try:
             yield from self._parts
             with running_under(self._claim):
                 yield from rest
-        except BaseException:
-            self.abandon()
-            raise
-        self.end_passing()
+        finally:
+            self.end_passing()
 
     def end_passing(self) -> None:
         """Note that the request was performed and its response was not stored."""
-        guard, store, claim = self._guard, self._guard.blocking_store(), self._claim
-        if claim.is_ended:
+        if self._claim.is_ended:
             return
-        self._heart.unwatch(claim)
-        self._close_app()
-        try:
-            if not guard.is_result(self._code):
-                store.run(give_up(store.shared, claim))
-                guard.notify("released", claim.key, claim)
-                return
-            why = "its response was too large to be stored" if self._why == "too-large" else "its response was a stream"
-            store.run(not_kept(store.shared, claim, self._code, why))
-            guard.notify("not_kept", claim.key, claim)
-        except StoreError:
-            guard.notify("unrecorded", claim.key, claim)
-
-    def abandon(self) -> None:
-        """The application raised: free the key."""
-        store, claim = self._guard.blocking_store(), self._claim
-        self._heart.unwatch(claim)
+        self._heart.unwatch(self._claim)
         try:
             if self._app_parts is not None:
                 self._close_app()
         finally:
-            if not claim.is_ended:
-                kept = store.run(give_up(store.shared, claim))
-                self._guard.notify("released" if kept else "lost", claim.key, claim)
+            self._settled()
+
+    def abandon(self) -> None:
+        """The application raised before a part of its response was the client's: free the key."""
+        store = self._guard.blocking_store()
+        self._heart.unwatch(self._claim)
+        try:
+            if self._app_parts is not None:
+                self._close_app()
+        finally:
+            store.run(free(self._guard, store.shared, self._claim))
 
 
 class _Passing:

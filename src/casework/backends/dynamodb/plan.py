@@ -83,6 +83,8 @@ class CallPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts that met another transaction, before ``Contention``."""
     lost_reads_max: int = 6
     """Attempts of a read without an answer, before ``Unavailable``."""
+    control_max: int = 5
+    """Attempts of the first look at a table that is to be made."""
 
 
 class Planner:

@@ -191,7 +191,7 @@ class DynamoDBBackend:
 
     def create_tables(self, tables: Sequence[Table] = TABLES, *, wait_s: float = WAIT_S) -> None:
         """Make the tables that are missing and wait until all are active; warns of what it could not do."""
-        for note in self.carry(create_steps(self._planner.prefix, tables, wait_s)):
+        for note in self.carry(create_steps(self._planner.prefix, tables, wait_s, self._planner.policy.control_max)):
             warnings.warn(note, stacklevel=2)
 
     def verify_tables(self, tables: Sequence[Table] = TABLES) -> list[str]:

@@ -21,7 +21,7 @@ WAIT_S = 120.0
 """Tables become active within so many seconds, or ``Unavailable`` is raised."""
 
 _POLL_S = 0.5
-_ATTEMPTS = 5
+ATTEMPTS = 5
 
 
 # --- what a table should be -----------------------------------------------------------------------------------------
@@ -71,19 +71,19 @@ def describe(prefix: str, table: Table) -> Wire:
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _call(method: str, request: Wire) -> Steps[Reply]:
+def _call(method: str, request: Wire, attempts: int = ATTEMPTS) -> Steps[Reply]:
     """The reply to one call of the control plane; what is transient is tried a few times."""
-    for attempt in range(1, _ATTEMPTS + 1):
+    for attempt in range(1, attempts + 1):
         reply: Reply = yield Send(method, request)
-        if reply.fault is None or reply.fault.kind not in TRANSIENT or attempt == _ATTEMPTS:
+        if reply.fault is None or reply.fault.kind not in TRANSIENT or attempt == attempts:
             break
         yield Pause(_POLL_S * attempt)
     return reply
 
 
-def _described(name: str) -> Steps[Mapping[str, Any] | None]:
+def _described(name: str, attempts: int = ATTEMPTS) -> Steps[Mapping[str, Any] | None]:
     """The description of a table; None when there is none."""
-    reply = yield from _call("describe_table", {"TableName": name})
+    reply = yield from _call("describe_table", {"TableName": name}, attempts)
     if reply.fault is None:
         return reply.response["Table"]  # type: ignore[index, no-any-return]
     if reply.fault.kind == "missing_table":
@@ -117,8 +117,12 @@ def answers_steps(prefix: str, table: Table, wait_s: float) -> Steps[None]:
 # --- create ---------------------------------------------------------------------------------------------------------
 
 
-def create_steps(prefix: str, tables: Sequence[Table], wait_s: float = WAIT_S) -> Steps[list[str]]:
+def create_steps(
+    prefix: str, tables: Sequence[Table], wait_s: float = WAIT_S, attempts: int = ATTEMPTS
+) -> Steps[list[str]]:
     """Make the tables that are missing, wait until all are active, and switch TTL on.
+
+    The first look is tried ``attempts`` times, where the service does not answer.
 
     Returns notes of what it could not do.
 
@@ -126,7 +130,7 @@ def create_steps(prefix: str, tables: Sequence[Table], wait_s: float = WAIT_S) -
     """
     for table in tables:
         name = table_name(prefix, table)
-        if (yield from _described(name)) is None:
+        if (yield from _described(name, attempts)) is None:
             reply = yield from _call("create_table", describe(prefix, table))
             if reply.fault is not None and reply.fault.code != "ResourceInUseException":
                 raise error_of(reply.fault, f"make table {name}", doubt=False, writes=False)

@@ -399,7 +399,7 @@ def test_one_async_store_works_under_one_loop_after_another(ministack_url: str, 
         try:
             return await work(1)
         finally:
-            await store.close()
+            await store.close_loop()
 
     assert [asyncio.run(main()) for _ in range(3)] == [1, 1, 1]
     assert work.guard.counts["claimed"] == 1  # type: ignore[attr-defined]

@@ -58,7 +58,8 @@ def test_a_claim_is_released_and_a_key_purged(shell: Shell) -> None:
 
 def test_what_has_expired_is_deleted_from_a_file(shell: Shell) -> None:
     fill(shell)
-    with SqliteIdempotencyStore(shell.folder / "casework.db", lease_grace_seconds=-10) as store:
+    with SqliteIdempotencyStore(shell.folder / "casework.db") as store:
+        store.shared.grace_s = -10  # so that nobody has to wait until it has ended
         claim = store.claim("old/1", "", 1, 60)
         store.complete("old/1", str(claim.token), 200, None, b"x" * 400_000, 0.001)
     assert shell.run("idempotency", "purge", "--expired").stdout == "3 items deleted\n"

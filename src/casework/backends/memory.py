@@ -7,6 +7,7 @@ transaction's items one by one. :class:`MemoryBackend` puts a lock around it. It
 from __future__ import annotations
 
 import bisect
+import json
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -273,10 +274,13 @@ class MemoryBackend:
 
     def walk(self, table: Table, limit: int, after: str | None) -> tuple[list[Item], str | None]:
         """A page of a whole table, for operators; ``after`` is what the page before handed back."""
-        start = int(after or 0)
         with self._lock:
-            items = [dict(item) for item in list(self.tables.stored(table).items.values())[start : start + limit]]
-        return items, str(start + limit) if len(items) == limit else None
+            stored = self.tables.stored(table).items
+            places = sorted((json.dumps(place), place) for place in stored)
+            start = 0 if after is None else bisect.bisect_right(places, (after, _BEHIND_ALL))
+            chosen = places[start : start + limit]
+            items = [dict(stored[place]) for _, place in chosen]
+        return items, chosen[-1][0] if len(chosen) == limit else None
 
     def now(self) -> Instant:
         """The clock's time."""

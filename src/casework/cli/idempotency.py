@@ -121,14 +121,17 @@ def list_(
     for text in unreadable:
         say(f"unreadable: {text}")
     if after is not None:
-        say(f"more with --cursor '{after}'")
+        say(f"more with --cursor {after}")
 
 
 def _page(
-    opened: Any, state: str | None, prefix: str, limit: int, after: str | None
+    opened: Any, state: str | None, prefix: str, limit: int, cursor: str | None
 ) -> tuple[list[Any], list[str], str | None]:
+    from casework.executions.cursors import Place, read_place, write_place
     from casework.idempotency.record import RECORD, record_of
 
+    place = read_place(cursor, ["keys", state, prefix], limit)
+    after = place.inner
     records: list[Any] = []
     unreadable: list[str] = []
     while True:
@@ -144,7 +147,7 @@ def _page(
             if state is None or record.state == state:
                 records.append(record)
         if after is None or len(records) >= limit:
-            return records, unreadable, after
+            return records, unreadable, None if after is None else write_place(Place(place.binding, 0, after))
 
 
 def _purge_expired(opened: Any) -> int:

@@ -21,7 +21,7 @@ from casework.executions.redriving import begin_again, kept_event
 from casework.executions.runtime import NO_MACHINE, RACES, Parked, Runtime, machine_of, store_definition
 from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
-from casework.executions.state import STATE, Data, State, decode_data, decode_timers, encode_data
+from casework.executions.state import BEHIND_STATE, Data, State, decode_data, decode_timers, encode_data
 from casework.executions.task_items import Task, task_of, task_sort
 from casework.kernel.conditions import absent, present
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Update
@@ -384,12 +384,12 @@ def purge(rt: Runtime, id: str, *, force: bool = False, tree: bool = False, by_p
         deleted += yield from _purge_children(rt, state)
     try:
         while True:
-            page = yield from query(EXECUTIONS, id, limit=91)
-            keys = [Key(EXECUTIONS, id, item["sort"]) for item in page.items if item["sort"] != STATE]  # type: ignore[arg-type]
+            page = yield from query(EXECUTIONS, id, low=BEHIND_STATE, limit=90)
+            keys = [Key(EXECUTIONS, id, str(item["sort"])) for item in page.items]
             if not keys:
                 break
-            yield from _delete_part(state, keys[:90])
-            deleted += len(keys[:90])
+            yield from _delete_part(state, keys)
+            deleted += len(keys)
         yield from transact([Delete(state.key, state.unchanged())])
     except (ConditionFailed, OutcomeUnknown):
         if (yield from get(state.key)) is not None:

@@ -36,6 +36,8 @@ def read_place(cursor: str | None, filters: list[Any], limit: int) -> Place:
         return Place(binding, 0, None)
     try:
         place = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=Place)
+        if place.partition < 0 or place.inner == "":
+            raise ValueError
     except (binascii.Error, ValueError, msgspec.DecodeError, TypeError):
         raise WrongCursor(f"{cursor!r:.80} is not a cursor; pass the one that a page handed back, unchanged") from None
     if place.binding != binding:

@@ -21,6 +21,9 @@ from casework.statechart.snapshot import Snapshot
 STATE = "0"
 """Sort key of the state item."""
 
+BEHIND_STATE = "1"
+"""Everything else of an execution stands behind this: all other sort keys begin with a letter."""
+
 ENDED = frozenset(("done", "failed", "cancelled"))
 """Statuses in which an execution takes no more events."""
 

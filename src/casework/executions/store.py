@@ -19,7 +19,15 @@ from casework.executions import store_items as items
 from casework.executions.buckets import SETTINGS, note_settings, refresh, refresh_sometimes
 from casework.executions.change import id_hash, is_recent, mark_sort
 from casework.executions.cursors import Place, read_place, write_place
-from casework.executions.state import ID_HASH_BYTES, RECENT_IDS, STATE, STATUSES, decode_timers, encode_timers
+from casework.executions.state import (
+    BEHIND_STATE,
+    ID_HASH_BYTES,
+    RECENT_IDS,
+    STATE,
+    STATUSES,
+    decode_timers,
+    encode_timers,
+)
 from casework.executions.store_items import OutboxEntry, Page, SpawnEntry, StoredExecution, TimerOp
 from casework.executions.trace import entry_writes, read_trace
 from casework.kernel.conditions import Condition, absent, all_of, equals
@@ -540,8 +548,8 @@ def purge(shared: Shared, id: str, version: int) -> Program[bool]:
 
 def _delete_rest(id: str, marked: Condition) -> Program[None]:
     while True:
-        page = yield from query(EXECUTIONS, id, limit=91)
-        keys = [Key(EXECUTIONS, id, str(item["sort"])) for item in page.items if item["sort"] != STATE]
+        page = yield from query(EXECUTIONS, id, low=BEHIND_STATE, limit=90)
+        keys = [Key(EXECUTIONS, id, str(item["sort"])) for item in page.items]
         if not keys:
             return
-        yield from transact([Check(EXECUTIONS.key(id, STATE), marked), *(Delete(key) for key in keys[:90])])
+        yield from transact([Check(EXECUTIONS.key(id, STATE), marked), *(Delete(key) for key in keys)])

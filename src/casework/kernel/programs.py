@@ -98,6 +98,20 @@ def query_all(
             return items
 
 
+def query_up_to(limit: int, table: Table, partition: str, *, low: str | int | None = None) -> Program[list[Item]]:
+    """The first ``limit`` items of a partition from ``low`` on, fewer only where there are no more: a page of the store
+    may be short.
+    """
+    items: list[Item] = []
+    after: str | None = None
+    while True:
+        page = yield from query(table, partition, low=low, limit=limit - len(items), after=after)
+        items += page.items
+        after = page.next
+        if after is None or len(items) >= limit:
+            return items
+
+
 def all_reads(reads: Sequence[Get | GetMany | Query]) -> Program[list[Any]]:
     """The answers to several reads, in order."""
     answers: list[Any] = yield All(reads)

@@ -14,7 +14,7 @@ import msgspec
 from casework.errors import ConditionFailed, Contention, CorruptItem, OutcomeUnknown, StoreError
 from casework.kernel.conditions import Condition, absent, all_of, any_of, equals, greater_than, less_than, present
 from casework.kernel.items import AnyWrite, Delete, Item, Key, Put, Update
-from casework.kernel.programs import Program, get, lost_again, now, query, transact, write
+from casework.kernel.programs import Program, get, lost_again, now, query_up_to, transact, write
 from casework.kernel.retry import DEFAULT_RETRY
 from casework.kernel.schema import FORMAT, STREAMS, check_format
 from casework.streams.log import HEAD, Log, Op, check_stream
@@ -258,13 +258,13 @@ def parked_ops(group: str, stream: str, *, limit: int = 100, after: int = 0) -> 
     """What a group put aside, in order, from behind number ``after`` on."""
     check_stream(group)
     check_stream(stream)
-    page = yield from query(STREAMS, cursor_key(group, stream).partition, low=after + 1, limit=limit)
+    items = yield from query_up_to(limit, STREAMS, cursor_key(group, stream).partition, low=after + 1)
     return [
         Parked(
             stream, Op(item["id"], item["data"], item["seq"], item["at_us"]),  # type: ignore[arg-type]
             item["error"], item["attempts"], item["parked_at_us"],  # type: ignore[arg-type]
         )
-        for item in page.items
+        for item in items
     ]  # fmt: skip
 
 
@@ -279,10 +279,10 @@ def lag(log: Log, group: str, streams: Sequence[str]) -> Program[list[Lag]]:
     for stream in streams:
         cursor = yield from read_cursor(group, stream)
         head = yield from read_head(log, stream)
-        page = yield from query(STREAMS, cursor_key(group, stream).partition, low=1, limit=1000)
+        aside = yield from query_up_to(1000, STREAMS, cursor_key(group, stream).partition, low=1)
         found.append(
             Lag(
-                stream=stream, after=cursor.after, last_seq=head.last_seq, parked=len(page.items),
+                stream=stream, after=cursor.after, last_seq=head.last_seq, parked=len(aside),
                 is_stopped=cursor.is_stopped,
             )
         )  # fmt: skip

@@ -23,7 +23,7 @@ from casework.backends.drive import run
 from casework.cli.idempotency import _page, _purge_expired
 from casework.executions.buckets import WORKERS, let_writers_follow, raise_buckets
 from casework.executions.membership import Membership, beat
-from casework.executions.runtime import Publish, Runtime
+from casework.executions.runtime import Runtime
 from casework.executions.store_items import StoredExecution, TimerOp
 from casework.kernel.effects import Get, Query, Write
 from casework.kernel.items import Put
@@ -63,6 +63,15 @@ states:
   over: {type: final, output: {expr: context.n}}
 """)
 
+PUBLISHER = casework.Machine.from_yaml("""
+id: publisher
+initial: a
+publish: {stream: out, events: [Add]}
+states:
+  a: {on: {Add: {}, End: over}}
+  over: {type: final}
+""")
+
 
 @MACHINE.task
 def job(task: Any) -> None:
@@ -82,7 +91,7 @@ class World:
     def open(self, **options: Any) -> Any:
         """Another application, as of another process."""
         return self.stack.enter_context(
-            sync.open_app(self.backend, machines=[MACHINE, KID], buckets=2, trace_max=1000, **options)
+            sync.open_app(self.backend, machines=[MACHINE, KID, PUBLISHER], buckets=2, trace_max=1000, **options)
         )
 
     @contextlib.contextmanager
@@ -194,21 +203,18 @@ def large_results(world: World, n: int) -> None:
 
 
 def deliveries(world: World, n: int) -> None:
-    stream = f"out-{n}"
-    publisher = world.open(publish={"m": Publish(stream, events=("Add",))})
-    publisher.start("m", id=f"p-{n}")
-    for i in range(n):
-        publisher.handle(f"p-{n}", "Add", {"i": i})
-    with world.worker(publish={"m": Publish(stream, events=("Add",))}):
-        read: list[Any] = []
-        while len(read) < n:
-            page = world.streams.read(stream, after=read[-1].seq if read else 0) if n else []
-            with contextlib.suppress(casework.Misuse):
-                read += list(page)
+    before = world.streams.head("out").last_seq
+    for id in (f"left-{n}", f"taken-{n}"):
+        world.app.start("publisher", id=id)
+        for i in range(n):
+            world.app.handle(id, "Add", {"i": i})
+    world.app.terminate(f"left-{n}")
+    world.app.purge(f"left-{n}")  # brings all that it published to the stream
+    assert world.streams.head("out").last_seq == before + n
+    with world.worker():
+        while world.streams.head("out").last_seq < before + 2 * n:
             world.backend.sleep(0.005)
-    publisher.handle(f"p-{n}", "End")
-    publisher.purge(f"p-{n}")
-    assert len(read) == n
+    assert len(list(world.streams.read("out", after=before)) if n else []) == 2 * n
 
 
 # --- listings ---------------------------------------------------------------------------------------------------------
@@ -253,6 +259,16 @@ def trace_and_purge(world: World, n: int) -> None:
     world.app.terminate(id)
     world.app.purge(id)
     assert world.backend.execute(Query(EXECUTIONS, id)).items == []
+
+
+def purge_by_age(world: World, n: int) -> None:
+    ids = world.started(n, "aged")
+    for id in ids:
+        world.app.terminate(id)
+    purged = world.paged(lambda cursor: world.app.purge_ended(before="2999-01-01", limit=PAGE, cursor=cursor))
+    assert {one.id for one in purged if one.problem == ""} >= set(ids)
+    for id in ids:
+        assert world.backend.execute(Query(EXECUTIONS, id)).items == []
 
 
 # --- the execution store as a component -------------------------------------------------------------------------------
@@ -459,6 +475,7 @@ TABLE: dict[str, tuple[Case, ...]] = {
     "executions/listing:list_dead_letters": (dead_letters,),
     "executions/membership:beat": (workers,),
     "executions/publish:deliver": (deliveries,),
+    "executions/purging:purge_ended": (purge_by_age,),
     "executions/setting_aside:_change_all": (messages_of_a_suspended_one,),
     "executions/store:_all_statuses": (component,),
     "executions/store:_delete_rest": (component_purge,),

@@ -178,6 +178,8 @@ FINAL: list[tuple[Kind, type[Exception]]] = [
     ("lost", OutcomeUnknown),
     ("denied", Unavailable),
     ("setup", Misuse),
+    ("credentials", Unavailable),
+    ("unexpected", Unavailable),
     ("invalid", Misuse),
     ("too_large", ItemTooLarge),
     ("missing_table", MissingTable),
@@ -411,7 +413,12 @@ def named(name: str, *bases: str) -> Exception:
         (named("ReadTimeoutError", "HTTPClientError", "BotoCoreError"), "lost"),
         (named("ConnectionClosedError", "HTTPClientError", "BotoCoreError"), "lost"),
         (named("ResponseStreamingError", "HTTPClientError", "BotoCoreError"), "lost"),
-        (named("NoCredentialsError", "BotoCoreError"), "setup"),
+        (named("NoCredentialsError", "BotoCoreError"), "credentials"),
+        (named("CredentialRetrievalError", "BotoCoreError"), "credentials"),
+        (named("TokenRetrievalError", "BotoCoreError"), "credentials"),
+        (named("UnauthorizedSSOTokenError", "SSOError", "BotoCoreError"), "credentials"),
+        (named("MetadataRetrievalError", "BotoCoreError"), "credentials"),
+        (named("ResponseParserError"), "lost"),
         (named("NoRegionError", "BotoCoreError"), "setup"),
         (named("ParamValidationError", "BotoCoreError"), "invalid"),
         (ConnectionResetError("reset"), "lost"),
@@ -434,7 +441,10 @@ def test_an_exception_of_the_sdk_says_whether_the_request_can_have_arrived(error
         ("InternalServerError", 500, "", "lost"),
         ("SomethingNew", 503, "", "lost"),
         ("SomethingNew", 429, "", "throttled"),
-        ("SomethingNew", 400, "", "invalid"),
+        ("SomethingNew", 400, "", "unexpected"),
+        ("SomethingNew", 403, "", "unexpected"),
+        ("407", 407, "", "unexpected"),
+        ("LimitExceededException", 400, "", "throttled"),
         ("413", 413, "", "too_large"),
         ("ExpiredTokenException", 400, "", "denied"),
         ("TransactionInProgressException", 400, "", "in_progress"),
@@ -455,5 +465,5 @@ def test_every_error_says_what_to_do() -> None:
         with pytest.raises(Exception, match=word):
             Play(Write(PUT)).run([fault_of_answer({"Error": {"Code": code, "Message": "m"}})])
     for error, word in (("NoCredentialsError", "credentials"), ("NoRegionError", "region")):
-        with pytest.raises(Misuse, match=word):
+        with pytest.raises(Misuse if word == "region" else Unavailable, match=word):
             Play(Write(PUT)).run([fault_of_exception(named(error, "BotoCoreError"))])

@@ -48,16 +48,24 @@ def work(worker: Worker) -> Program[None]:
 
 
 def _sweep_until_stopped(worker: Worker) -> Program[None]:
+    """Sweep and wait. Only what is wrong from the first look on ends it: no time would cure that."""
     trouble = 0
+    has_looked = False
     while not worker.stop.is_set:
         did = 0
         try:
             did = yield from sweep(worker)
-            trouble = 0
-        except (StoreError, WrongCursor) as error:  # the next sweep begins with pages of its own
+            trouble, has_looked = 0, True
+        except Exception as error:
+            is_known = isinstance(error, StoreError | WrongCursor)  # the next sweep begins with pages of its own
+            if not is_known and not has_looked:
+                raise
             trouble += 1
             worker.trouble_n += 1
-            log.warning("sweep: %s", in_words(error))
+            log.log(
+                logging.WARNING if is_known else logging.ERROR, "sweep: %s", in_words(error),
+                exc_info=None if is_known else error,
+            )  # fmt: skip
             yield from _pause(worker, min(30.0, 0.1 * 2 ** min(trouble, 9)))
         if not did and not worker.stop.is_set:
             moment = yield from now()

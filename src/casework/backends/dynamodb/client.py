@@ -8,13 +8,21 @@ botocore's ``response-received`` event.
 from __future__ import annotations
 
 import importlib
+import zlib
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 from casework.backends.dynamodb.clock import Doubt, ServiceClock
 from casework.backends.dynamodb.encode import encode_get
-from casework.backends.dynamodb.faults import DOUBTFUL, Fault, Reply, fault_of_answer, fault_of_exception
+from casework.backends.dynamodb.faults import (
+    DOUBTFUL,
+    Fault,
+    GarbledAnswer,
+    Reply,
+    fault_of_answer,
+    fault_of_exception,
+)
 from casework.backends.dynamodb.metering import METERED, Meter
 from casework.backends.dynamodb.plan import CallPolicy, Pause, Send, Steps
 from casework.errors import MissingExtra, Unavailable
@@ -140,6 +148,24 @@ def watch(client: Any) -> None:
     events = getattr(getattr(client, "meta", None), "events", None)
     if events is not None:
         events.register("response-received.dynamodb", _note_attempt, unique_id="casework-attempts")
+        events.register("before-parse.dynamodb", _check_answer, unique_id="casework-answers")
+
+
+def _check_answer(response_dict: Mapping[str, Any] | None = None, **_: Any) -> None:
+    """GarbledAnswer for what the SDK would take for an empty answer, as if there were no such item.
+
+    A service's answer is a JSON object, and carries a checksum; a page of a proxy's, or half an answer, is neither.
+    """
+    if response_dict is None or response_dict.get("status_code", 200) >= 300:
+        return
+    body, headers = response_dict.get("body"), response_dict.get("headers") or {}
+    if not isinstance(body, bytes):
+        return
+    if not (body.lstrip().startswith(b"{") and body.rstrip().endswith(b"}")):
+        raise GarbledAnswer(f"the answer is no JSON object: {body[:80]!r}")
+    checksum = headers.get("x-amz-crc32")
+    if checksum and not headers.get("content-encoding") and str(zlib.crc32(body)) != checksum:
+        raise GarbledAnswer(f"the answer's checksum is {zlib.crc32(body)}, and should be {checksum}")
 
 
 def _note_attempt(

@@ -35,8 +35,10 @@ Kind = Literal[
     "missing_table",
     "too_large",
     "invalid",  # the service did not understand or accept the request
+    "unexpected",  # the service refused it for a reason that is not known here; it may pass
     "denied",  # credentials or permissions
-    "setup",  # the client cannot send at all: no credentials, no region
+    "credentials",  # the client has no credentials at this moment, so nothing was sent; a provider may have them again
+    "setup",  # the client can never send: no region, a profile that is not there
     "unsent",  # no connection was made
     "lost",  # sent, perhaps carried out, no answer
 ]
@@ -86,6 +88,12 @@ _CODES: dict[str, Kind] = {
     "RequestThrottled": "throttled",
     "RequestLimitExceeded": "throttled",
     "TooManyRequestsException": "throttled",
+    "LimitExceededException": "throttled",
+    "LimitExceeded": "throttled",
+    "SlowDown": "throttled",
+    "PriorRequestNotComplete": "throttled",
+    "BandwidthLimitExceeded": "throttled",
+    "TransactionThrottledException": "throttled",
     "ResourceNotFoundException": "missing_table",
     "TableNotFoundException": "missing_table",
     "ItemCollectionSizeLimitExceededException": "too_large",
@@ -93,6 +101,10 @@ _CODES: dict[str, Kind] = {
     "ValidationException": "invalid",
     "ValidationError": "invalid",
     "SerializationException": "invalid",
+    "UnknownOperationException": "invalid",
+    "InvalidParameterValue": "invalid",
+    "InvalidParameterCombination": "invalid",
+    "MissingParameter": "invalid",
     "InternalServerError": "lost",
     "InternalFailure": "lost",
     "ServiceUnavailable": "lost",
@@ -130,27 +142,39 @@ def fault_of_answer(response: Mapping[str, Any]) -> Fault:
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
     kind = _CODES.get(code.rpartition("#")[2])
     if kind is None:
-        kind = "lost" if status >= 500 or status == 408 else "throttled" if status == 429 else "invalid"
-    if kind == "invalid" and (_speaks_of_size(message) or status == 413):
+        kind = "lost" if status >= 500 or status == 408 else "throttled" if status == 429 else "unexpected"
+    if kind in ("invalid", "unexpected") and (_speaks_of_size(message) or status == 413):
         kind = "too_large"
     return Fault(kind, code, message, response)
 
 
-_SETUP = frozenset(
+_CREDENTIALS = frozenset(
     (
         "NoCredentialsError",
         "PartialCredentialsError",
         "CredentialRetrievalError",
-        "NoRegionError",
-        "InvalidRegionError",
+        "MetadataRetrievalError",
         "NoAuthTokenError",
         "TokenRetrievalError",
+        "RefreshWithMFAUnsupportedError",
         "SSOError",
+        "LoginError",
+    )
+)
+"""A provider that refreshes fails with these while its own service is down: nothing was sent, and it may pass."""
+
+_SETUP = frozenset(
+    (
+        "NoRegionError",
+        "InvalidRegionError",
         "ProfileNotFound",
         "InvalidConfigError",
+        "ConfigParseError",
+        "ConfigNotFound",
+        "UnknownCredentialError",
+        "UnknownTokenProviderError",
         "UnknownEndpointError",
         "EndpointProviderError",
-        "LoginError",
     )
 )
 _UNSENT = frozenset(
@@ -158,7 +182,13 @@ _UNSENT = frozenset(
 )
 _UNSENT_WORDS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 _INVALID = frozenset(("ParamValidationError",))
-_TRANSPORT = frozenset(("BotoCoreError", "HTTPClientError", "ClientError", "HTTPError", "OSError", "TimeoutError"))
+_TRANSPORT = frozenset(
+    ("BotoCoreError", "HTTPClientError", "ClientError", "HTTPError", "OSError", "TimeoutError", "ResponseParserError")
+)
+
+
+class GarbledAnswer(OSError):
+    """What came back is not the service's: cut off, damaged, or of somebody in between. It says nothing."""
 
 
 def fault_of_exception(error: BaseException) -> Fault | None:
@@ -168,7 +198,7 @@ def fault_of_exception(error: BaseException) -> Fault | None:
     if "ClientError" in names and isinstance(response, Mapping):
         return fault_of_answer(response)
     text = str(error)
-    for kind, known in (("setup", _SETUP), ("invalid", _INVALID), ("unsent", _UNSENT)):
+    for kind, known in (("credentials", _CREDENTIALS), ("setup", _SETUP), ("invalid", _INVALID), ("unsent", _UNSENT)):
         if not known.isdisjoint(names):
             return Fault(kind, names[0], text)  # type: ignore[arg-type]
     if "SSLError" in names and any(word in text for word in _UNSENT_WORDS):
@@ -185,6 +215,7 @@ _ADVICE = {
     "Expired": "the credentials have expired; renew them",
     "UnrecognizedClient": "the access key is not known to AWS; check the credentials and the region",
     "InvalidSignature": "check the secret key and this host's clock, which must be right to within five minutes",
+    "Token": "log in again, or renew the token that the credentials come from",
     "Credential": "give the client credentials: environment variables, a profile, or a role (`aws configure`)",
     "Region": "name the region: region_name=..., AWS_REGION, or ?region= in the URL",
 }
@@ -222,8 +253,10 @@ def error_of(fault: Fault, what: str, *, doubt: bool, writes: bool) -> CaseworkE
         return Contention(f"{said} - another transaction holds the item, nothing was written; try again")
     if kind == "setup":
         return Misuse(f"{said} - {_advice(fault)}")
-    if kind == "denied":
+    if kind in ("denied", "credentials"):
         return Unavailable(f"{said} - {_advice(fault)}")
+    if kind == "unexpected":
+        return Unavailable(f"{said} - the service refused it for a reason unknown here, nothing was written")
     if kind == "mismatch":
         return Misuse(f"{said} - the transaction's token was used before with other contents; tokens must be fresh")
     if kind == "unsent":

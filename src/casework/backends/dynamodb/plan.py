@@ -35,7 +35,7 @@ from casework.backends.dynamodb.encode import (
 )
 from casework.backends.dynamodb.faults import DOUBTFUL, TRANSIENT, Fault, Reply, error_of, fault_of_reasons, reasons_of
 from casework.backends.port import StoreEffect
-from casework.errors import ConditionFailed, Misuse, OutcomeUnknown, Refusal
+from casework.errors import CaseworkError, ConditionFailed, Misuse, OutcomeUnknown, Refusal, Unavailable
 from casework.kernel.conditions import evaluate
 from casework.kernel.effects import Get, GetMany, Page, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Item, Key, Put, Update
@@ -113,20 +113,20 @@ class Planner:
             if not isinstance(effect.write, Put | Update):
                 raise Misuse(f"{effect.write!r:.80} cannot be written alone; use Transact, or a Put or Update")
             check_write(effect.write)
-            return self._write(effect.write)
+            return _readable(self._write(effect.write), effect)
         if isinstance(effect, Transact):
             check_transaction(effect.writes)
-            return self._transact(effect.writes)
+            return _readable(self._transact(effect.writes), effect)
         if isinstance(effect, Query):
             check_query(effect)
-            return self._query(effect)
+            return _readable(self._query(effect), effect)
         if isinstance(effect, Get):
             check_key(effect.key)
-            return self._get(effect.key)
+            return _readable(self._get(effect.key), effect)
         if isinstance(effect, GetMany):
             for key in effect.keys:
                 check_key(key)
-            return self._get_many(effect.keys)
+            return _readable(self._get_many(effect.keys), effect)
         raise Misuse(f"{effect!r:.80} is not an effect of a store")
 
     # --- reads ------------------------------------------------------------------------------------------------------
@@ -286,6 +286,21 @@ class Planner:
         for position, wire in items.items():
             items[position] = yield from self._refusing_item(method, writes[position], wire, pace, what)
         return items
+
+
+def _readable(steps: Steps[T], effect: StoreEffect) -> Steps[T]:
+    """The steps; an answer that cannot be read, whatever is wrong with it, is no worse than one that was lost."""
+    try:
+        return (yield from steps)
+    except CaseworkError:
+        raise
+    except Exception as error:
+        said = f"{type(effect).__name__}: the answer cannot be read: {type(error).__name__}: {error}"
+        if isinstance(effect, Write | Transact):
+            raise OutcomeUnknown(
+                f"{said} - it may have been carried out; read the items before repeating it"
+            ) from error
+        raise Unavailable(f"{said} - try again later") from error
 
 
 def _unknown(what: str) -> OutcomeUnknown:

@@ -105,7 +105,7 @@ def answers_steps(prefix: str, table: Table, wait_s: float) -> Steps[None]:
         reply: Reply = yield Send("describe_table", request)
         fault = reply.fault
         if fault is None or fault.kind not in ("unsent", "lost"):
-            if fault is not None and fault.kind == "setup":
+            if fault is not None and fault.kind in ("setup", "credentials"):
                 raise error_of(fault, "look for the service", doubt=False, writes=False)
             return
         first_s = reply.sent_s if first_s is None else first_s

@@ -14,6 +14,7 @@ from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import Backend, check_backend
 from casework.backends.threaded import ThreadedBackend
+from casework.backends.user_calls import UserCalls
 from casework.errors import Misuse
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program
@@ -225,10 +226,12 @@ class ConsumerThread:
             log_.critical("the consumer ended: %s: %s", type(error).__name__, error, exc_info=error)
 
     async def _work(self) -> None:
-        threaded = ThreadedBackend(self._backend, pool_size=len(self.consumer.streams) + 4)
+        threaded = ThreadedBackend(self._backend, pool_size=min(64, len(self.consumer.streams) + 4))
+        calls = UserCalls()
         try:
-            await run_async(consume(self.consumer), threaded, step_limit=None)
+            await run_async(consume(self.consumer), threaded, step_limit=None, calls=calls)
         finally:
+            calls.close()
             await threaded.close()
 
     def run(self) -> None:

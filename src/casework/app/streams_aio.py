@@ -12,6 +12,7 @@ from casework.app.methods import look_like
 from casework.app.streams import PAGE_OPS, TAIL_WAIT_S, consumer_options
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend, check_backend
+from casework.backends.user_calls import UserCalls
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program
 from casework.streams import cursors, read, retention
@@ -176,8 +177,15 @@ class ConsumerTask:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Consumer:
-        self._task = asyncio.create_task(run_async(consume(self.consumer), self._backend, step_limit=None))
+        self._task = asyncio.create_task(self._work())
         return self.consumer
+
+    async def _work(self) -> None:
+        calls = UserCalls(asyncio.get_running_loop())
+        try:
+            await run_async(consume(self.consumer), self._backend, step_limit=None, calls=calls)
+        finally:
+            calls.close()
 
     async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.consumer.stop.set()

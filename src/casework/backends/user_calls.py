@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
 import queue
 import threading
 import time
@@ -157,11 +158,12 @@ class UserCalls:
             if asked is None:
                 return
             function, call = asked
-            result, error = None, None
+            result, error, pid = None, None, os.getpid()
             try:
                 result = function()
             except BaseException as raised:
                 error = contained(raised)
+            _end_if_forked(pid)
             with self._lock:
                 self._in_threads.pop(call, None)
             _settle(call.future, result, error)
@@ -179,18 +181,19 @@ class UserCalls:
         call = Called(name or name_of(function))
 
         async def carry() -> None:
-            result, error = None, None
+            result, error, pid = None, None, os.getpid()
             try:
                 result = await function(*args, **kwargs)
             except BaseException as raised:
                 if is_interrupt(raised):
                     _settle(call.future, None, contained(raised))
                     raise
-                if _is_told_to_end(raised):
+                if is_told_to_end(raised):
                     call.future.cancel()
                     raise
                 error = contained(raised)
             finally:
+                _end_if_forked(pid)
                 self._on_loop.pop(call, None)
             _settle(call.future, result, error)
 
@@ -256,7 +259,13 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
         loop.call_soon_threadsafe(task.cancel)
 
 
-def _is_told_to_end(raised: BaseException) -> bool:
+def _end_if_forked(pid: int) -> None:
+    """End the child of a function that forked and returned twice: one thread of a worker is no worker."""
+    if os.getpid() != pid:
+        os._exit(0)
+
+
+def is_told_to_end(raised: BaseException) -> bool:
     """Whether the coroutine was cancelled or closed from outside, and did not raise that by itself."""
     if isinstance(raised, asyncio.CancelledError):
         task = asyncio.current_task()

@@ -20,7 +20,7 @@ from casework.executions.membership import Membership
 from casework.executions.run_task import Perform, TaskRunner
 from casework.executions.runtime import Runtime
 from casework.executions.shares import Share
-from casework.kernel.containment import in_words, text_of, type_of
+from casework.kernel.containment import guarded, in_words, text_of, type_of
 from casework.kernel.effects import Flag, Handle
 from casework.streams.log import Log
 
@@ -162,7 +162,7 @@ class Worker:
             if not told:
                 told.append(True)
                 try:
-                    callback(self.error)
+                    guarded(callback, self.error)
                 except Exception as error:
                     log.error("when_ended: %s", in_words(error), exc_info=error)
 

@@ -17,6 +17,7 @@ import msgspec
 
 from casework.errors import CorruptItem, Misuse, NotJson
 from casework.idempotency.naming import qualified_name
+from casework.kernel.containment import text_of
 
 
 class Codec(Protocol):
@@ -184,7 +185,7 @@ def result_type(function: Callable[..., Any]) -> Any:
 def encode_error(error: BaseException) -> bytes:
     """An exception as JSON: its class, its text and, where they are JSON, its arguments."""
     kind = type(error)
-    body: dict[str, Any] = {"type": qualified_name(kind), "message": str(error)[:10_000]}
+    body: dict[str, Any] = {"type": qualified_name(kind), "message": text_of(error, 10_000)}
     try:
         body["args"] = msgspec.json.decode(JsonCodec().encode(list(error.args)))
     except NotJson:

@@ -15,6 +15,7 @@ import msgspec
 
 from casework.errors import Misuse
 from casework.executions.deliver import Execution
+from casework.kernel.containment import in_words, is_interrupt, shown, text_of
 from casework.statechart import Machine
 
 
@@ -132,17 +133,19 @@ def marked(values: Iterable[Any]) -> list[Invariant]:
 
 def broken(check: Invariant, execution: Execution, history: History) -> str:
     """Why an invariant does not hold; empty when it does."""
-    name = getattr(check, "__name__", repr(check))
+    name = getattr(check, "__name__", shown(check))
     try:
         answer = check(execution, history)
     except AssertionError as error:
-        why = str(error) or _failed_line(error)
-    except Exception as error:  # noqa: BLE001 - a check that raises says that something is not as it expects
-        why = f"it raised {type(error).__name__}: {error}"
+        why = text_of(error) or _failed_line(error)
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        why = f"it raised {in_words(error)}"
     else:
         if answer is None or answer is True:
             return ""
-        why = answer if isinstance(answer, str) else f"it returned {answer!r:.200}"
+        why = answer if isinstance(answer, str) else f"it returned {shown(answer, 200)}"
     return f"{execution.id}: {name} does not hold: {why}"
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from casework.errors import Unavailable
+from casework.kernel.containment import contained, is_interrupt
 from casework.kernel.effects import (
     All,
     Call,
@@ -454,8 +455,10 @@ def _do_call(world: World, task: Task, effect: Call) -> None:
         elif inspect.isgenerator(result):
             world.begin_call(task, result)
             return
-    except Exception as error:  # noqa: BLE001 - thrown into the program, as every driver does
-        world.answer(task, None, error)
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        world.answer(task, None, contained(error))
         return
     world.answer(task, result)
 

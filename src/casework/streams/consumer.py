@@ -17,6 +17,7 @@ import msgspec
 
 from casework.errors import CaseworkError, ConditionFailed, CursorTooOld, Misuse, StoreError
 from casework.kernel.conditions import Condition
+from casework.kernel.containment import in_words
 from casework.kernel.effects import Call, Flag, Handle
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Scalar, Table, Update
 from casework.kernel.limits import MAX_TRANSACTION_WRITES, checked_key
@@ -310,7 +311,7 @@ def _failed(consumer: Consumer, cursor: Cursor, op: Op, failed: Exception, leave
     """Count a failed attempt, pause; after the last one park the operation, or stop."""
     options = consumer.options
     consumer.failed_n += 1
-    error = f"{type(failed).__name__}: {failed}"
+    error = in_words(failed)
     attempts = cursor.attempts + 1
     log_.warning("group %r, stream %r, %d: attempt %d: %s", consumer.group, cursor.stream, op.seq, attempts, error)
     if attempts < options.attempts_max:

@@ -22,6 +22,7 @@ from casework.idempotency.guarding import Claim, Policy, was_kept
 from casework.idempotency.keys import FINGERPRINT_VERSION
 from casework.idempotency.lifecycle import Shared
 from casework.idempotency.record import Record
+from casework.kernel.containment import guarded, in_words
 from casework.kernel.effects import Outcome
 from casework.surfaces.heart import LoopHeart, ThreadHeart
 
@@ -117,9 +118,9 @@ class Guard:
             self._counts[kind] += 1
         for hook in self.hooks:
             try:
-                hook(Event(kind, self.name, key, claim))
-            except Exception:
-                log.exception("a hook of %s failed on %s", self.name, kind)
+                guarded(hook, Event(kind, self.name, key, claim))
+            except Exception as error:
+                log.error("a hook of %s failed on %s: %s", self.name, kind, in_words(error), exc_info=error)
 
     # --- cache ------------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from casework.backends.user_calls import is_told_to_end
 from casework.errors import InProgress, Misuse, PayloadMismatch, ResultNotKept
 from casework.idempotency.codecs import NothingCodec
 from casework.idempotency.guarding import Policy
 from casework.idempotency.keys import fingerprint_of, identifies, make_key
+from casework.kernel.containment import in_words, is_interrupt, text_of
 from casework.surfaces.guard import Guard, Hook, Target
 
 M = TypeVar("M")
@@ -88,7 +90,9 @@ class MessageHandler(Generic[M]):
         try:
             key, fingerprint = self._identify(message)
             self.guard.run(key, fingerprint, work)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the message is delivered again
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             return self._failed(error)
         return Handled(True, was_before=not ran)
 
@@ -104,19 +108,21 @@ class MessageHandler(Generic[M]):
         try:
             key, fingerprint = self._identify(message)
             await self.guard.run_async(key, fingerprint, work)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the message is delivered again
+        except BaseException as error:
+            if is_interrupt(error) or is_told_to_end(error):
+                raise
             return self._failed(error)
         return Handled(True, was_before=not ran)
 
-    def _failed(self, error: Exception) -> Handled:
+    def _failed(self, error: BaseException) -> Handled:
         if isinstance(error, ResultNotKept):
             return Handled(True, was_before=True)
         if isinstance(error, InProgress):
             return Handled(False, error=error, retry_after_s=error.retry_after_s)
         if isinstance(error, PayloadMismatch):
-            log.error("%s: %s", self.guard.name, error)
+            log.error("%s: %s", self.guard.name, text_of(error))
         else:
-            log.warning("%s: a message is to be delivered again: %s: %s", self.guard.name, type(error).__name__, error)
+            log.warning("%s: a message is to be delivered again: %s", self.guard.name, in_words(error))
         return Handled(False, error=error)
 
 

@@ -25,6 +25,7 @@ from casework.executions.run_task import TaskContext, TaskRunner, find_function,
 from casework.executions.runtime import Codec, Parked
 from casework.executions.task_items import Task
 from casework.executions.tasks import claim_task
+from casework.kernel.containment import contained, is_interrupt
 from casework.kernel.effects import Outcome
 from casework.kernel.items import Item, Key
 from casework.kernel.programs import Program, query
@@ -205,8 +206,10 @@ class VirtualApp(App):
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
             return Outcome(result)
-        except Exception as error:  # noqa: BLE001 - a task's error is an event of its execution
-            return Outcome(error=error)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            return Outcome(error=contained(error))
 
 
 def _first(partition: str, until_us: int | None, limit: int | None) -> Program[list[Item]]:

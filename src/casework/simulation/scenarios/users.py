@@ -21,6 +21,7 @@ from casework.executions.run_task import Later, TaskRunner, keyword_arguments, s
 from casework.executions.runtime import Options, Runtime
 from casework.executions.task_items import Task as ClaimedTask
 from casework.executions.worker import Worker, WorkerOptions, work
+from casework.kernel.containment import in_words
 from casework.kernel.effects import Effect, Flag, Handle, Outcome
 from casework.kernel.items import Key
 from casework.kernel.programs import Program, call_blocking, now, query, race, sleep, spawn
@@ -334,7 +335,7 @@ class UsersCharts(Scenario):
         try:
             return (yield from call_blocking(stand_in.call, runner.context, below, **called.kwargs)), None
         except Exception as error:  # noqa: BLE001 - a task's error is an event of its execution
-            called.error = f"{type(error).__name__}: {error}"
+            called.error = in_words(error)
             return None, error
 
     def _duration(self, task: ClaimedTask) -> float:

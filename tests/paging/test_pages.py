@@ -361,7 +361,7 @@ def stream_reads(world: World, n: int) -> None:
         assert [op.id for op in read] == [f"op-{i}" for i in range(n)]
         assert world.streams.repair(stream) == []
         assert [op.id for op in world.streams.read(stream, after=n - 1)] == [f"op-{n - 1}"]
-        while world.streams.truncate(stream, n, repush_window_s=0).kept:
+        while world.streams.truncate(stream, n, repush_window_s=0).kept_ops:
             world.backend.sleep(0.05)  # what is younger than the bound of the store's clock is kept
         left = world.backend.backend.execute(Query(STREAMS, stream, low=1)).items
         assert [item["seq"] for item in left] == [n], "the last one stays"

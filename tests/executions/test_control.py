@@ -64,7 +64,16 @@ def test_cancel_asks_a_machine_that_knows_the_event_and_lets_it_end_by_itself() 
                              "  tidying: {after: {5s: late}}\n"))  # fmt: skip
     app.start("job", id="j")
     assert app.cancel("j").configuration == ["tidying"] and app.get("j").status == "running"
-    assert app.cancel("j").status == "cancelled", "where it does not take the event, it is terminated"
+    version = app.get("j").version
+    assert app.cancel("j").version == version, "a repeat does not end its clean-up"
+    assert app.terminate("j").status == "cancelled"
+
+
+def test_a_cancel_that_no_active_state_takes_is_the_end() -> None:
+    app, _ = watched_app(job(JOB.replace("      work: working", "      work: working\n      cancel: late")))
+    app.start("job", id="j")
+    app.handle("j", "work")
+    assert app.cancel("j").status == "cancelled"
 
 
 def test_a_cancel_whose_answer_is_lost_does_not_terminate_a_machine_that_took_it() -> None:
@@ -246,7 +255,8 @@ def test_only_what_goes_on_can_be_suspended_and_only_what_is_suspended_resumed()
     app.start("job", id="j")
     assert app.resume("j").version == 1
     app.terminate("j")
-    for call in (app.suspend, app.resume, app.redrive, app.migrate):
+    assert app.migrate("j").status == "cancelled", "it runs that definition already"
+    for call in (app.suspend, app.resume, app.redrive):
         with pytest.raises(Misuse, match="is cancelled"):
             call("j")
     app.start("job", id="k")

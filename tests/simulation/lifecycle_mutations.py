@@ -9,7 +9,7 @@ from unittest import mock
 import msgspec
 
 from casework.errors import ConditionFailed
-from casework.executions import advance, change, control, failing, publish, setting_aside, store, tasks
+from casework.executions import advance, change, control, publish, setting_aside, store, tasks
 from casework.executions import redriving as driving
 from casework.executions.change import Change
 from casework.executions.state import State
@@ -83,10 +83,20 @@ def _half_made(self: Change, kept: Any, error: Any) -> None:
     _fail(self, msgspec.structs.replace(kept, is_taken_again=False), error)
 
 
-def _dropped(change: Any, failure: Any, point: Any) -> None:
+_enact = Change._enact
+
+
+def _counts_in_half(self: Change, kind: str, event: Any, result: Any) -> None:
+    """What a step has begun before it failed is done."""
+    for effect in result.effects if result.snapshot.status == "failed" else ():
+        change._APPLY[type(effect)](self, effect)
+    _enact(self, kind, event, result)
+
+
+def _dropped(driven: Any, failure: Any, point: Any) -> None:
     """An event that fails a second time is given up."""
-    _as_before(change, failure, point)
-    change.data.failure.event.is_taken_again = False
+    _as_before(driven, failure, point)
+    driven.data.failure.event.is_taken_again = False
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -162,7 +172,7 @@ FAULTS = (
         ),
     ),
     Fault("messages of what has failed are thrown away", redriving.Redrives, patched(advance, "_bury", _thrown_away)),
-    Fault("what a failed step has begun counts", redriving.Redrives, patched(failing, "go_back", lambda *_: None)),
+    Fault("what a failed step has begun counts", redriving.Redrives, patched(Change, "_enact", _counts_in_half)),
     Fault("an event that fails its execution is not kept", redriving.Redrives, patched(Change, "_fail", _half_made)),
     Fault("an event that fails is not remembered", redriving.Redrives, patched(Change, "_fail", _unremembered)),
     Fault("an event that fails twice is given up", redriving.Redrives, patched(driving, "_as_before", _dropped)),

@@ -123,8 +123,8 @@ def _in_line_or_sent(rt: Any, id: str) -> Any:
     if state.ended:
         return view(rt, state)
     machine = yield from machine_of(rt, state)
-    if machine.accepts(control.CANCEL_EVENT):
-        execution, _ = yield from handle(rt, id, control.CANCEL_EVENT, {})
+    if machine.accepts("cancel"):
+        execution, _ = yield from handle(rt, id, "cancel", {})
         if execution.is_taken:
             return execution
     return (yield from control.terminate(rt, id))

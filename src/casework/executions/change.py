@@ -49,6 +49,9 @@ from casework.statechart.step import start, step
 ANYTHING = any_of(absent(), present())
 """A condition that always holds: what matters is that its item is not in another transaction."""
 
+CANCEL_EVENT = "cancel"
+"""The event by which ``cancel`` asks a machine to end by itself; a machine that does not know it is terminated."""
+
 REMOVED_MAX = 12
 """More tasks than this that a step stops are removed with what may be spilled."""
 
@@ -285,6 +288,8 @@ class Change:
 
     def _apply(self, result: chart.Step, event: chart.Event) -> None:
         self.taken = self.taken or result.taken
+        if event.type == CANCEL_EVENT and result.taken:
+            self.data.cancel = self.data.cancel or "taken"
         before, self.data.snap = self.data.snap, result.snapshot
         publish = self.machine.publish
         if publish is not None:

@@ -13,8 +13,8 @@ import msgspec
 from casework.errors import ConditionFailed, Contention, Misuse, NoSuchExecution, OutcomeUnknown
 from casework.executions.advance import commit
 from casework.executions.branches import branches_of, chunks
-from casework.executions.change import Change, id_hash, is_recent
-from casework.executions.deliver import Execution, read_state, take_in_line, take_through, view
+from casework.executions.change import CANCEL_EVENT, Change, id_hash, is_recent
+from casework.executions.deliver import Execution, known_machine, read_state, take_in_line, take_through, view
 from casework.executions.mailbox import Mail
 from casework.executions.publish import deliver
 from casework.executions.redriving import begin_again, kept_event
@@ -31,9 +31,6 @@ from casework.statechart import Machine
 from casework.statechart.nodes import Invoke as Invocation
 from casework.statechart.snapshot import Snapshot
 from casework.streams.log import Log
-
-CANCEL_EVENT = "cancel"
-"""The event by which ``cancel`` asks a machine to end by itself; a machine that does not know it is terminated."""
 
 
 def _with_state(attempt: Callable[[State], Program[State | None]], id: str) -> Program[State]:
@@ -91,7 +88,9 @@ def _end(rt: Runtime, change: Change, reason: str) -> Program[State]:
 def cancel(rt: Runtime, id: str) -> Program[Execution]:
     """Ask an execution to end: by a ``cancel`` event where its machine knows one, else by terminating it.
 
-    The event is never put in line: by its turn the state that takes it may have been left, and nobody would know.
+    The event is never put in line: by its turn the state that takes it may have been left, and nobody would know. A
+    suspended execution goes on, so that its clean-up runs. Once the machine has taken it, a repeat changes nothing: it
+    would end the clean-up. Raises NoSuchExecution; Misuse where the machine knows the event, and is not here.
     """
     own_id = yield from token()
     mail = Mail(CANCEL_EVENT, {}, own_id, "", kind="given")
@@ -101,17 +100,19 @@ def cancel(rt: Runtime, id: str) -> Program[Execution]:
             return state  # by an attempt whose answer was lost
         if not (yield from _can_end(rt, state)):
             return state if state.ended else None
-        machine: Machine | None = None
-        try:
-            machine = yield from machine_of(rt, state)
-        except Parked:
-            pass
-        knows_it = machine is not None and machine.accepts(CANCEL_EVENT)
-        if machine is None or not knows_it or state.status == "suspended":
+        machine = yield from known_machine(rt, state)
+        if machine is None or not machine.accepts(CANCEL_EVENT):
             change = yield from _change(rt, machine or NO_MACHINE, state)
             return (yield from _end(rt, change, "cancelled"))
         change = yield from _change(rt, machine, state)
+        before = change.data.cancel
+        if before == "asked":
+            return state
+        if state.status == "suspended":
+            yield from resume(rt, id)
+            return None
         try:
+            yield from machine_of(rt, state)
             yield from take_in_line(change, mail)
         except Parked as reason:
             raise Misuse(
@@ -120,7 +121,10 @@ def cancel(rt: Runtime, id: str) -> Program[Execution]:
             ) from None
         change.marks.clear()  # nobody else knows the id
         if change.taken:
+            change.data.cancel = "asked"
             return (yield from commit(rt, change, state.unchanged()))
+        if before:
+            return state  # somebody sent the event, and it cleans up already
         return (yield from _end(rt, change, "cancelled"))
 
     return view(rt, (yield from _with_state(attempt, id)))
@@ -236,11 +240,12 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
     """
 
     def attempt(state: State) -> Program[State | None]:
+        new_machine = machine or rt.machines.get(state.machine)
+        if new_machine is not None and new_machine.hash == state.machine_hash and state.status != "purging":
+            return state
         if state.ended or state.status == "purging":
             raise Misuse(f"execution {id!r:.200} is {state.status}; only one that has not ended can be migrated")
         new_machine = machine or rt.machine_named(state.machine)
-        if new_machine.hash == state.machine_hash:
-            return state
         if state.spill:
             yield from drain(rt, state)
             return None

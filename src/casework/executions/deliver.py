@@ -273,7 +273,7 @@ def send(
 def check_target(rt: Runtime, id: str, event_type: str) -> Program[None]:
     """NoSuchExecution when there is none; UnknownEvent when its machine has no transition for the event."""
     state = yield from read_state(id)
-    machine = yield from _known_machine(rt, state)
+    machine = yield from known_machine(rt, state)
     if machine is not None:
         check_event(machine, event_type)
 
@@ -293,7 +293,7 @@ def put_mail(
     yield from transact([put])
 
 
-def _known_machine(rt: Runtime, state: State) -> Program[Machine | None]:
+def known_machine(rt: Runtime, state: State) -> Program[Machine | None]:
     """The machine of an execution for looking up its events, from this process or from its stored definition."""
     try:
         return (yield from machine_of(rt, state))

@@ -42,6 +42,7 @@ class Point(NamedTuple):
     published: int
     events: int
     logs: int
+    cancel: str
 
 
 def point_of(change: Any) -> Point:
@@ -50,7 +51,7 @@ def point_of(change: Any) -> Point:
         change.data.snap, change.timers.copy(), change.data.invokes.copy(),
         {target: mails.copy() for target, mails in change.outbox.items()}, change.tasks.copy(), change.removed.copy(),
         change.starts.copy(), change.fans.copy(), change.recalls.copy(), change.left.copy(), len(change.published),
-        len(change.events), len(change.logs),
+        len(change.events), len(change.logs), change.data.cancel,
     )  # fmt: skip
 
 
@@ -60,6 +61,7 @@ def go_back(change: Any, point: Point) -> None:
     change.outbox, change.tasks, change.removed = point.outbox, point.tasks, point.removed
     change.starts, change.fans, change.recalls, change.left = point.starts, point.fans, point.recalls, point.left
     del change.published[point.published :], change.events[point.events :], change.logs[point.logs :]
+    change.data.cancel = point.cancel
     change.later = []
 
 

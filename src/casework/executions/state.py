@@ -140,6 +140,9 @@ class Data(msgspec.Struct, omit_defaults=True, gc=False):
     """Keys (partition, sort) of the messages that the last commit sent; see ``change``."""
     failure: Failure | None = None
     redrives: int = 0
+    cancel: str = ""
+    """``asked``: an operator's cancel was taken by the chart, and repeats of it change nothing. ``taken``: the chart
+    took an event of that name that somebody sent."""
     started_as: str = ""
     """The name of the machine that it was started with, where it was migrated to one of another name."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from casework.executions import control, deliver
+from casework.executions.change import CANCEL_EVENT
 from casework.executions.run_task import TaskRunner, call_function, find_function
 from casework.executions.runtime import Options, Runtime
 from casework.executions.state import STATE, state_of
@@ -126,7 +127,7 @@ class Cancels(ExecutionScenario):
                 yield f"{id} took {seen}, dead letters are {lost}"
             if state.status == "done" and context.get("refunds") != 1:
                 yield f"{id} is done, its refunds: {context.get('refunds')}"
-            if any(mail[0] == control.CANCEL_EVENT for mail in dead[id]):
+            if any(mail[0] == CANCEL_EVENT for mail in dead[id]):
                 yield f"a cancel of {id} became a dead letter: {dead[id]}"
 
 

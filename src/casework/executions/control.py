@@ -21,7 +21,7 @@ from casework.executions.redriving import begin_again, kept_event
 from casework.executions.runtime import NO_MACHINE, RACES, Parked, Runtime, machine_of, store_definition
 from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
-from casework.executions.state import BEHIND_STATE, Data, State, decode_data, decode_timers, encode_data
+from casework.executions.state import BEHIND_STATE, STATE, Data, State, decode_data, decode_timers, encode_data
 from casework.executions.task_items import Task, task_of, task_sort
 from casework.kernel.conditions import absent, present
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Update

@@ -32,7 +32,7 @@ from casework.executions.runtime import (
     machine_of,
     store_definition,
 )
-from casework.executions.setting_aside import finish_resume, set_aside
+from casework.executions.setting_aside import finish_resume, put_off, set_aside
 from casework.executions.spill import drain, fits, spill_writes
 from casework.executions.state import STATE, State, Timer, decode_data, encode_data, state_of
 from casework.executions.telling import told
@@ -47,8 +47,6 @@ from casework.statechart import Machine, UnboundFunction
 
 ORPHAN_US = 3_600_000_000
 """A message whose execution does not appear within an hour becomes a dead letter."""
-
-PARK_FIRST_US, PARK_MAX_US = 60_000_000, 3_600_000_000
 
 MAX_STATE_BYTES = 400_000
 """An execution that goes on is no larger, so that one can always be ended, with the reason in its state."""
@@ -404,21 +402,17 @@ def _orphaned(rt: Runtime, id: str, items: Sequence[Item]) -> Program[Advanced]:
 def _park(items: Sequence[Item], reason: str) -> Program[Advanced]:
     """Put off the next look at what stands in the index, longer each time; nothing else changes."""
     moment = yield from now()
+    is_there = items[0]["sort"] == STATE  # a message without an execution may only be early
     is_news = False
     for item in items:
         rank = item.get("rank_us")
         if rank is None or int(rank) > moment.middle_us:
             continue
-        times = int(item.get("parked_n", 0)) + 1
-        pause = min(PARK_MAX_US, PARK_FIRST_US * 2 ** min(times - 1, 10))
-        update = Update(
-            EXECUTIONS.key_of(item),
-            {"rank_us": moment.middle_us + pause, "parked_n": times, "parked": reason[:500]},
-            when=equals("rank_us", int(rank)),
-        )
+        attributes = put_off(item, reason, moment, parked=is_there)
+        update = Update(EXECUTIONS.key_of(item), attributes, when=equals("rank_us", int(rank)))
         try:
             yield from write(update)
         except ConditionFailed:
             continue  # it moved by itself
-        is_news = items[0]["sort"] == STATE  # a message without an execution may only be early
+        is_news = is_there
     return Advanced(None, parked=reason, is_news=is_news)

@@ -9,6 +9,7 @@ is overtaken by a worker that takes a part of the messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from casework.executions.runtime import RACES, Runtime
 from casework.executions.state import State
 from casework.executions.task_items import TASK_BEGIN, TASK_END
 from casework.kernel.conditions import present
+from casework.kernel.effects import Instant
 from casework.kernel.items import Check, Item, Put, Update
 from casework.kernel.programs import Program, lost_again, now, query_all, transact, write
 from casework.kernel.schema import EXECUTIONS, bucket_of
@@ -80,3 +82,27 @@ def _change_some(state: State, updates: Sequence[Update]) -> Program[None]:
             updates = [update for update, why in zip(updates, refused.refusals[1:], strict=True) if why is None]
         except (Contention, OutcomeUnknown) as error:
             lost = yield from lost_again(lost, RACES, error)
+
+
+# --- putting off ------------------------------------------------------------------------------------------------------
+
+PARK_FIRST_US, PARK_MAX_US = 60_000_000, 3_600_000_000
+"""The next look at what cannot be gone on with is a minute later, then twice as long, up to an hour."""
+
+
+def put_off(item: Item, reason: str, moment: Instant, *, parked: bool = True) -> dict[str, Any]:
+    """Attributes that put an item's next look off, longer each time.
+
+    ``parked``: others may have what is missing here, and find it in the partitions of what is parked.
+    """
+    times = int(item.get("parked_n", 0)) + 1
+    pause_us = min(PARK_MAX_US, PARK_FIRST_US * 2 ** min(times - 1, 10))
+    attributes: dict[str, Any] = {"rank_us": moment.middle_us + pause_us, "parked_n": times, "parked": reason[:500]}
+    if parked and "pending" in item:
+        attributes["pending"] = in_class("parked", item)
+    return attributes
+
+
+def in_class(kind: str, item: Item) -> str:
+    """The partition of the index for ``kind`` in the bucket in which the item stands."""
+    return f"{kind}/{str(item['pending']).rpartition('/')[2]}"

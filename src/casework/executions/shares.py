@@ -42,6 +42,10 @@ class Share:
         bucket = int(str(entry["pending"]).rpartition("/")[2])
         return bucket * self.parts + part_of(str(entry["id"]), self.parts) in self.units
 
+    def looks_at(self, entry: Mapping[str, Any]) -> bool:
+        """Whether an entry is this worker's, in whichever bucket it was found."""
+        return int(str(entry["pending"]).rpartition("/")[2]) in self.buckets and self.takes(entry)
+
 
 def part_of(id: str, parts: int) -> int:
     """The part of its bucket in which an execution is. Independent of the bucket, unlike a remainder of its hash."""

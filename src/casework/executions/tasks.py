@@ -25,6 +25,7 @@ from casework.errors import (
 )
 from casework.executions.mailbox import Mail, mail_sort, put_message
 from casework.executions.runtime import RACES, Runtime
+from casework.executions.setting_aside import in_class, put_off
 from casework.executions.task_items import DEFAULT_LEASE_S, Task, read_public_token, task_of
 from casework.executions.telling import told
 from casework.kernel.conditions import Condition, absent, all_of, equals, less_than, present
@@ -37,8 +38,6 @@ from casework.statechart import check_json, checked_copy
 from casework.statechart import snapshot as chart
 
 log = logging.getLogger("casework.worker")
-
-PARK_FIRST_US, PARK_MAX_US = 60_000_000, 3_600_000_000
 
 MAX_RESULT_BYTES = 350_000
 """A task's result or error is stored in one message; more than this is a final error."""
@@ -84,8 +83,11 @@ def claim_task(
         task, attempt=task.attempt + 1, token=fresh, lease_us=lease_us, lease_until_us=moment.latest_us + lease_us,
         beats=0, is_external=False,
     )  # fmt: skip
+    attributes = _claim_attributes(claimed)
+    if item.get("parked"):
+        attributes["pending"] = in_class("task", item)
     try:
-        yield from write(Update(place, _claim_attributes(claimed), ("is_external", "parked"), _unclaimed(task)))
+        yield from write(Update(place, attributes, ("is_external", "parked"), _unclaimed(task)))
     except ConditionFailed:
         return None
     except OutcomeUnknown:
@@ -369,21 +371,14 @@ def park_task(task: Task, reason: str) -> Program[None]:
     if item is None or item.get("token") != task.token:
         return
     moment = yield from now()
-    if (yield from _give_back(task, {**_put_off(item, reason, moment), "attempt": task.attempt - 1})):
+    if (yield from _give_back(task, {**put_off(item, reason, moment), "attempt": task.attempt - 1})):
         log.warning("execution %r: task %r (%s) is parked: %s", task.id, task.src, task.name, reason)
 
 
 def _park_unreadable(item: Item, reason: str, moment: Instant) -> Program[None]:
     """Put off a task that cannot be read; nothing else of it changes."""
-    update = Update(EXECUTIONS.key_of(item), _put_off(item, reason, moment), when=equals("rank_us", item["rank_us"]))
+    update = Update(EXECUTIONS.key_of(item), put_off(item, reason, moment), when=equals("rank_us", item["rank_us"]))
     try:
         yield from write(update)
     except (ConditionFailed, OutcomeUnknown):
         return
-
-
-def _put_off(item: Item, reason: str, moment: Instant) -> dict[str, Any]:
-    """Attributes that put an item's next look off, longer each time."""
-    times = int(item.get("parked_n", 0)) + 1
-    pause_us = min(PARK_MAX_US, PARK_FIRST_US * 2 ** min(times - 1, 10))
-    return {"rank_us": moment.middle_us + pause_us, "parked_n": times, "parked": reason[:500]}

@@ -13,18 +13,20 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 
-from casework.errors import CaseworkError, StoreError, WrongCursor
+from casework.errors import CaseworkError, ConditionFailed, OutcomeUnknown, StoreError, WrongCursor
 from casework.executions.advance import Advanced, advance
 from casework.executions.holding import claim_all, drain_tasks, has_room, place_of
 from casework.executions.membership import keep_membership, leave
+from casework.executions.parked import LATELY_US, LOOK_US, can_go_on, due_now
 from casework.executions.publish import deliver
 from casework.executions.shares import Share
+from casework.executions.state import STATE
 from casework.executions.worker_state import Alarms, Bell, Worker, WorkerOptions, WorkerStatus
 from casework.kernel.containment import in_words
-from casework.kernel.effects import Outcome, Query, Unfinished
+from casework.kernel.effects import Instant, Outcome, Query, Unfinished
 from casework.kernel.items import Item, Key
 from casework.kernel.paging import Walk
-from casework.kernel.programs import Program, now, race, run_together, spawn
+from casework.kernel.programs import Program, get_many, now, race, run_together, spawn, write
 from casework.kernel.schema import EXECUTIONS
 
 __all__ = ["Alarms", "Bell", "Worker", "WorkerOptions", "WorkerStatus", "sweep", "work"]
@@ -103,7 +105,61 @@ def sweep(worker: Worker) -> Program[int]:
             did += found + (yield from _answer_bell(worker))
             if found and kind == "work":
                 break  # back to the timers first: a backlog of messages must not delay them
+    did += yield from _look_at_parked(worker)
     return did + (yield from _look_for_tasks(worker))
+
+
+def _look_at_parked(worker: Worker) -> Program[int]:
+    """Now and then: what is parked. What is due and this worker's, and what it can go on with, whosever that is."""
+    moment = yield from now()
+    if moment.middle_us < worker.parked_look_us:
+        return 0
+    until_us = moment.latest_us + LATELY_US if worker.parked_look_us else None
+    share, buckets = worker.share(), range(worker.rt.read_buckets)
+    walk = Walk([Query(EXECUTIONS, f"parked/{bucket}", "pending", None, until_us) for bucket in buckets])
+    did = 0
+    while walk.left and not worker.stop.is_set:
+        items = yield from walk.next_pages(16)
+        if items:
+            did += yield from _take_parked(worker, share, items, moment)
+        did += yield from _answer_bell(worker)
+    worker.parked_look_us = moment.middle_us + LOOK_US
+    return did
+
+
+def _take_parked(worker: Worker, share: Share, entries: Sequence[Item], moment: Instant) -> Program[int]:
+    keys = [EXECUTIONS.key(str(entry["id"]), str(entry["sort"])) for entry in entries]
+    keys += [EXECUTIONS.key(str(entry["id"]), STATE) for entry in entries]
+    found = yield from get_many(keys)
+    executions: dict[str, None] = {}
+    places: list[Key] = []
+    for entry, item, state in zip(entries, found, found[len(entries) :], strict=False):
+        if item is None or "pending" not in item:
+            continue
+        is_due = int(item["rank_us"]) <= moment.latest_us and share.looks_at(entry)
+        if not is_due and not (yield from can_go_on(worker.rt, item, state)):
+            continue
+        if str(item["sort"]).startswith("w/"):
+            places += yield from _made_due(item, moment)
+        else:
+            executions[str(item["id"])] = None
+    did = yield from _advance_all(worker, list(executions)) if executions else _nothing()
+    return did + (yield from claim_all(worker, places))
+
+
+def _made_due(item: Item, moment: Instant) -> Program[list[Key]]:
+    """The place of a parked task, for whoever claims it at once; none when somebody else moved it."""
+    if int(item["rank_us"]) > moment.latest_us:
+        try:
+            yield from write(due_now(item, moment))
+        except (ConditionFailed, OutcomeUnknown):
+            return []
+    return [EXECUTIONS.key_of(item)]
+
+
+def _nothing() -> Program[int]:
+    yield from ()
+    return 0
 
 
 def _look_for_tasks(worker: Worker) -> Program[int]:

@@ -140,6 +140,8 @@ class Worker:
         self.trouble_n = 0
         self.waiting_n = 0
         self.last_look_us = 0
+        self.parked_look_us = 0
+        """When it looks again at what is parked; 0: it has not looked yet."""
         self.was_full = False
 
     def share(self) -> Share:

@@ -54,9 +54,10 @@ STREAM_CLAIMS = Table(name="stream_claims", partition="claim", ttl="expires_at_s
 
 TABLES = (EXECUTIONS, MACHINES, IDEMPOTENCY, STREAMS, STREAM_CLAIMS, REGISTRY)
 
-INDEX_KINDS = ("timer", "work", "task")
+INDEX_KINDS = ("timer", "work", "task", "parked")
 """What stands in the ``pending`` index, each kind in partitions of its own (``timer/3``): executions by the time of
-their next timer; messages, and executions that have something left to do; tasks. None of them hides another."""
+their next timer; messages, and executions that have something left to do; tasks; and whatever of these was put off,
+since a process lacked what it needs. None of them hides another."""
 
 DEFAULT_BUCKETS = 16
 """Buckets of the ``pending`` and ``listing`` indexes of a new store; the registry's settings have a store's number."""

@@ -1,8 +1,9 @@
 """The algorithm of the SCXML recommendation (appendix D), written down plainly, to compare the engine with.
 
 It reads the normalised definition, keeps sets of paths, caches nothing, and knows only what the comparison needs:
-actions ``log`` and ``raise``, guards ``True`` and ``In('path')``. Its one liberty is the engine's as well: a transition
-that does not re-enter and stays within its source leaves the source active (XState v5).
+actions ``log`` and ``raise``, guards ``True`` and ``In('path')``. Its liberties are the engine's as well: a transition
+that does not re-enter and stays within its source leaves the source active (XState v5); and unless ``rules: scxml`` is
+said, an event that a region takes is not offered to the states around it, and a parallel state can be a domain.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Reference:
         self.trace: list[str] = []
         self.is_running = True
         self.limit = limit
+        self.by_scxml = definition.get("rules") == "scxml"
         self._enter([({"target": []}, ROOT)], is_start=True)
         self._macrostep()
 
@@ -97,6 +99,8 @@ class Reference:
             chosen = self._first(atomic, event)
             if chosen is not None and not any(chosen[0] is each[0] for each in enabled):
                 enabled.append(chosen)
+        if event is not None and not self.by_scxml:
+            enabled = [one for one in enabled if not any(self.is_below(other[1], one[1]) for other in enabled)]
         kept: list[tuple[Node, str]] = []
         for one in enabled:
             preempted = []
@@ -140,7 +144,7 @@ class Reference:
         if not transition.get("reenter") and all(each == source or self.is_below(each, source) for each in targets):
             return source
         for ancestor in self.ancestors(source):
-            is_candidate = self.kind(ancestor) == "compound" or ancestor == ROOT
+            is_candidate = self.kind(ancestor) == "compound" or ancestor == ROOT or not self.by_scxml
             if is_candidate and all(self.is_below(each, ancestor) for each in targets):
                 return ancestor
         return None if source == ROOT else ROOT

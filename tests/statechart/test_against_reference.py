@@ -44,9 +44,10 @@ def labels(result: Step) -> list[str]:
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
-@given(machines(), st.lists(st.sampled_from(EVENTS), max_size=12))
-def test_engine_and_reference_agree_step_by_step(definition: dict[str, Any], script: list[str]) -> None:
+@given(machines(), st.lists(st.sampled_from(EVENTS), max_size=12), st.sampled_from(["xstate", "scxml"]))
+def test_engine_and_reference_agree_step_by_step(definition: dict[str, Any], script: list[str], rules: str) -> None:
     traced(definition)
+    definition["rules"] = rules
     machine = Machine.from_dict(definition)
     try:
         result = start(machine, None, 0)

@@ -178,10 +178,11 @@ def test_of_conflicting_transitions_the_first_in_document_order_wins() -> None:
     assert Chart(PARALLEL).send("cross").states == ["q"]
 
 
-def test_a_region_that_swallows_an_event_does_so_for_itself_only() -> None:
-    chart = Chart(PARALLEL).send("go")
+def test_by_the_rules_of_scxml_a_region_that_swallows_an_event_does_so_for_itself_only() -> None:
+    chart = Chart("rules: scxml\n" + PARALLEL).send("go")
     # Document order visits l2 first, which selects the ancestor's; r2's own is a descendant's but leaves nothing.
     assert chart.send("abort").states == ["stopped"]
+    assert Chart(PARALLEL).send("go").send("abort").states == ["p.l.l2", "p.r.r2"]
 
 
 def test_a_parallel_state_is_done_when_all_its_regions_are() -> None:

@@ -28,6 +28,7 @@ class Tables:
         self.cached_bytes = 0
         """What ``configurations`` and all that they know take, about."""
         self.limits = Limits(**definition.get("limits", {}))
+        self.by_scxml = definition.get("rules") == "scxml"
         self.ignores_errors = bool(definition.get("ignore_errors"))
         context = definition.get("context")
         self.context = None if context is None else compile_template(context, ("input",))
@@ -112,6 +113,7 @@ class Tables:
             len(self.transitions), node, events, exact, test.holds, test.asks_active, block, raw.get("reenter", False)
         )
         transition.weight = test.weight
+        transition.by_scxml = self.by_scxml
         self.transitions.append(transition)
         self._targets.append((transition, raw.get("target", [])))
         return transition

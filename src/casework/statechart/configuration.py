@@ -1,5 +1,7 @@
 """Configurations, and which transitions an event enables in them (SCXML appendix D: selection and conflicts).
 
+A machine follows one of two sets of rules, which differ around parallel states only: XState's, or SCXML's.
+
 A configuration that was met once is kept with everything that can be known about it: its candidates per event type,
 and the moves that were computed from it. So the algorithm runs once per situation; afterwards a step is look-ups.
 """
@@ -165,7 +167,13 @@ def without_conflicts(enabled: list[Transition], history: dict[str, list[str]]) 
 
     Each leaves what is active below its domain, so two of them conflict where one domain lies within the other. Those
     kept are found by the index of their domain, in which the descendants of a state are a range.
+
+    As XState has it, and SCXML has not, an event that a region takes or swallows is not offered to the states around
+    all regions on behalf of another region. Eventless transitions are chosen by SCXML's rule in both.
     """
+    if not enabled[0].by_scxml and enabled[0].descriptors:
+        around_them = {ancestor for each in enabled for ancestor in each.source.ancestors}
+        enabled = [each for each in enabled if each.source not in around_them]
     kept: dict[Transition, int] = {}
     by_domain: dict[int, Transition] = {}
     indexes: list[int] = []
@@ -246,13 +254,14 @@ def domain_of(transition: Transition, targets: list[StateNode]) -> StateNode | N
     """The state whose descendants are left and entered; None when the root itself is left and entered again.
 
     Unless it re-enters, a transition to the source itself or into it leaves the source active (XState v5). All others
-    have the least common compound ancestor of source and targets as their domain (SCXML appendix D, LCCA).
+    have the least common ancestor of source and targets as their domain; by SCXML's rules it is never a parallel state,
+    so that a transition from one region to another leaves and enters that state, too (appendix D, LCCA).
     """
     source = transition.source
     if not transition.reenter and all(target is source or source.holds(target) for target in targets):
         return source
     for ancestor in source.ancestors:
-        is_candidate = ancestor.kind == "compound" or ancestor.parent is None
+        is_candidate = ancestor.kind == "compound" or ancestor.parent is None or not transition.by_scxml
         if is_candidate and all(ancestor.holds(target) for target in targets):
             return ancestor
     return None if transition.reenter or source.parent is None else source.ancestors[-1]

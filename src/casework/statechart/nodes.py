@@ -55,8 +55,8 @@ class Transition:
     """A transition; ``targets`` empty means that no state is left."""
 
     __slots__ = (
-        "block", "descriptors", "exact", "guard", "guard_asks_active", "index", "reenter", "source", "targets",
-        "weight",
+        "block", "by_scxml", "descriptors", "exact", "guard", "guard_asks_active", "index", "reenter", "source",
+        "targets", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,8 @@ class Transition:
         self.targets: tuple[StateNode, ...] = ()
         self.block = block
         self.reenter = reenter
+        self.by_scxml = False
+        """The machine's rules are those of SCXML; see ``configuration``."""
         self.weight = 0
         """Operations in the guard."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from casework.kernel.schema import STREAM_ID
 from casework.statechart.budget import LIMIT_MAX, LIMIT_MIN, Limits
-from casework.statechart.load.normalise import FINAL_KEYS, HISTORY_KEYS, ROOT_KEYS, STATE_KEYS
+from casework.statechart.load.normalise import FINAL_KEYS, HISTORY_KEYS, ROOT_KEYS, RULES, STATE_KEYS
 from casework.statechart.load.parts import BUILT_INS, INVOKE_KEYS, RETRY_KEYS, TRANSITION_KEYS
 from casework.statechart.load.publish import PUBLISH_KEYS
 
@@ -34,7 +34,8 @@ def _one_or_more(schema: dict[str, Any]) -> dict[str, Any]:
 _ANY = {
     "$schema": _TEXT, "id": {"type": "string", "minLength": 1}, "version": {"type": ["string", "number"]},
     "context": {"type": "object", "description": "the first context; {expr} sees `input`"},
-    "limits": _ref("limits"), "ignore_errors": {"type": "boolean"}, "publish": _ref("publish"),
+    "limits": _ref("limits"), "rules": {"enum": list(RULES)}, "ignore_errors": {"type": "boolean"},
+    "publish": _ref("publish"),
     "initial": _ref("initial"),
     "type": {"enum": ["atomic", "compound", "parallel", "final", "history"]}, "states": _ref("states"),
     "on": _ref("on"), "always": _ref("transitions"), "after": _ref("after"), "entry": _ref("actions"),
@@ -94,7 +95,9 @@ def json_schema() -> dict[str, Any]:
             "on": {
                 "anyOf": [
                     {"type": "object", "additionalProperties": _ref("transitions")},
-                    {"type": "array", "items": _object(("event", *TRANSITION_KEYS), ("event",), event=_TEXT)},
+                    {"type": "array", "items": _object(("event", *TRANSITION_KEYS), ("event",), event=_one_or_more({
+                        "type": "string", "minLength": 1
+                    }))},
                 ]
             },
             "after": {

@@ -23,13 +23,15 @@ from casework.statechart.suggestions import suggestion
 FORMAT = 1
 """Version of the normalised form."""
 
-ROOT_KEYS = ("$schema", "id", "version", "context", "limits", "ignore_errors", "publish", "initial", "type", "states",
-             "on", "always", "after", "entry", "exit", "invoke", "output", "tags", "meta", "description")  # fmt: skip
+ROOT_KEYS = ("$schema", "id", "version", "context", "limits", "rules", "ignore_errors", "publish", "initial", "type",
+             "states", "on", "always", "after", "entry", "exit", "invoke", "output", "tags", "meta",
+             "description")  # fmt: skip
 STATE_KEYS = ("id", "type", "initial", "states", "on", "always", "after", "entry", "exit", "invoke", "onDone",
               "output", "tags", "meta", "description")  # fmt: skip
 HISTORY_KEYS = ("id", "type", "history", "target", "actions", "tags", "meta", "description")
 FINAL_KEYS = ("id", "type", "entry", "exit", "output", "tags", "meta", "description")
 _NAME = re.compile(r"(?![ .])[\w .:-]{1,100}(?<![ .])")
+RULES = ("xstate", "scxml")
 KINDS = ("atomic", "compound", "parallel", "final", "history")
 
 
@@ -92,6 +94,10 @@ class _Normaliser:
             result["context"] = self.context(raw["context"])
         if raw.get("limits") is not None:
             result["limits"] = self.limits(raw["limits"])
+        if raw.get("rules", "xstate") not in RULES:
+            self.problems.add(("rules",), f"unknown rules {raw['rules']!r}", suggestion(str(raw["rules"]), RULES))
+        elif raw.get("rules") == "scxml":
+            result["rules"] = "scxml"
         if "ignore_errors" in raw:
             if not isinstance(raw["ignore_errors"], bool):
                 self.problems.add(("ignore_errors",), "is not true or false")

@@ -101,7 +101,7 @@ class _Reader:
             self.refuse(root, f"the datamodel {root.get('datamodel')!r} is not supported (use {known})")
         for element in (root, *own(root)):
             self._check(element)
-        result: dict[str, Any] = {"id": self.name, "ignore_errors": True, "context": {}}
+        result: dict[str, Any] = {"id": self.name, "rules": "scxml", "ignore_errors": True, "context": {}}
         self.data = [each.get("id", "") for each in own(root) if _tag(each) == "data"]
         for element in own(root):
             if _tag(element) == "data":

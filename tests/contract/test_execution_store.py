@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import socket
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import casework
 from casework.app.execution_store import (
     AsyncDynamoDBStore,
     AsyncExecutionStore,
@@ -24,7 +26,7 @@ from casework.errors import CorruptItem, Misuse, NewerFormat, OutcomeUnknown, St
 from casework.executions import store as programs
 from casework.executions.store import Shared
 from casework.executions.store_items import StoredExecution
-from casework.kernel.effects import Get, Transact
+from casework.kernel.effects import Get, Transact, Write
 from casework.kernel.schema import EXECUTIONS, TABLES
 from casework.testing.store_contract import ExecutionStoreContract
 from tests.executions.watching import ByHand, WatchedBackend, overwrite
@@ -143,6 +145,105 @@ def test_a_commit_that_somebody_else_overtook_is_not_taken_for_its_own(watched: 
     with pytest.raises((StoreConflict, OutcomeUnknown)):
         commit.finish()
     assert exe.version == 1
+
+
+class Weighed(WatchedBackend):
+    """Adds up the write units of what is written."""
+
+    units = 0.0
+
+    def execute(self, effect: Any) -> Any:
+        answer = super().execute(effect)
+        if isinstance(effect, Transact | Write):
+            writes = effect.writes if isinstance(effect, Transact) else [effect.write]
+            for write in writes:
+                stored = self.tables.get(write.key)
+                size = 0 if stored is None else sum(len(str(name)) + len(str(value)) for name, value in stored.items())
+                self.units += max(1, math.ceil(size / 1024)) * (2 if isinstance(effect, Transact) else 1)
+        return answer
+
+
+@pytest.mark.parametrize("count", [120, 500, 2000])
+def test_emits_of_one_commit_are_acknowledged_one_by_one_at_one_unit_each(count: int) -> None:
+    backend = Weighed()
+    backend.create_tables(TABLES)
+    store = ExecutionStore(backend)
+    seqs = store.commit(StoredExecution("x", "data"), [("y", f"{n}: {'x' * 100}") for n in range(count)])
+    backend.units = 0
+    for seq in seqs:
+        store.ack_outbox(seq)
+    assert store.pending_outbox() == []
+    assert count <= backend.units <= count * 1.1 + 10
+
+
+def test_a_late_entry_of_the_trace_does_not_come_to_stand_in_the_next_life(watched: WatchedBackend) -> None:
+    store = ExecutionStore(watched)
+    for stops_at in ("marked", "gone", "reborn"):
+        store.save(StoredExecution("x", "data"))
+        late = ByHand(programs.append_trace(Shared(16), "x", {"late": True}), watched).up_to()
+        if stops_at == "marked":
+            ByHand(programs.purge(Shared(16), "x", 1), watched).up_to(lambda effect: isinstance(effect, Transact))
+        else:
+            store.purge("x", 1)
+        if stops_at == "reborn":
+            store.save(StoredExecution("x", "data"))
+        if stops_at == "reborn":  # a repeat sees the new life, and belongs to it
+            assert late.finish() == 0
+            assert len(store.read_trace("x")) == 1
+        else:
+            with pytest.raises(StoreConflict):
+                late.finish()
+            store.purge("x", 1)
+            store.save(StoredExecution("x", "data"))
+            assert store.read_trace("x") == []
+        store.purge("x", 1)
+
+
+def test_a_purge_that_was_interrupted_is_found_and_completed(watched: WatchedBackend) -> None:
+    store = ExecutionStore(watched)
+    store.save(StoredExecution("x", "data", status="done"))
+    ByHand(programs.purge(Shared(16), "x", 1), watched).up_to(lambda effect: isinstance(effect, Transact))
+    (found,) = store.list_executions(status="purging").items
+    assert found.id == "x" and store.list_executions(status="done").items == []
+    assert store.purge("x", found.version)
+    assert store.list_executions(status="purging").items == []
+
+
+def test_a_first_page_is_not_empty_while_there_is_something_to_list(watched: WatchedBackend) -> None:
+    store = ExecutionStore(watched)
+    store.save(StoredExecution("x", "data", status="zz-last"))
+    page = store.list_executions()
+    assert [found.id for found in page.items] == ["x"]
+
+
+def test_a_store_makes_its_tables() -> None:
+    store = ExecutionStore(MemoryBackend())
+    store.create_tables()
+    store.create_tables()
+    store.save(StoredExecution("x", "data"))
+
+    async def play() -> None:
+        store = AsyncExecutionStore(ThreadedBackend(MemoryBackend()))
+        await store.create_tables()
+        await store.save(StoredExecution("x", "data"))
+
+    asyncio.run(play())
+
+
+def test_our_runtime_and_another_engine_do_not_share_tables(watched: WatchedBackend) -> None:
+    machine = casework.Machine.from_dict({"id": "m", "initial": "a", "states": {"a": {}}})
+    ExecutionStore(watched).save(StoredExecution("x", "data"))
+    with pytest.raises(Misuse, match="another engine keeps its executions in these tables"):
+        casework.open(watched, machines=[machine])
+    with casework.open(watched) as app:  # streams and keys only
+        app.streams.append("s", [casework.Op("1", b"x")])
+    ExecutionStore(watched).save(StoredExecution("y", "data"))
+    other = WatchedBackend()
+    with casework.open(other, machines=[machine]) as app:
+        app.start("m", id="ours")
+        with pytest.raises(Misuse, match=r"casework.open has used these tables.*Nothing was written"):
+            ExecutionStore(other).save(StoredExecution("x", "data"))
+        assert [found.id for found in app.list().items] == ["ours"]
 
 
 def test_a_purge_that_is_late_removes_nothing_of_the_ids_next_life(watched: WatchedBackend) -> None:

@@ -105,6 +105,10 @@ class ExecutionStore:
     purge = _driven(store.purge)
     raise_buckets = _driven(_raise_buckets)
 
+    def create_tables(self) -> None:
+        """Make the tables that are missing; harmless when all are there."""
+        self.backend.create_tables(TABLES)
+
     def close(self) -> None:
         """Give back the backend; harmless when done twice."""
         self.backend.close()
@@ -235,6 +239,10 @@ class AsyncExecutionStore:
     read_trace = _driven_async(store.trace_of)
     purge = _driven_async(store.purge)
     raise_buckets = _driven_async(_raise_buckets)
+
+    async def create_tables(self) -> None:
+        """Make the tables that are missing; harmless when all are there."""
+        await self.backend.create_tables(TABLES)
 
     async def close(self) -> None:
         """Give back the backend; harmless when done twice."""

@@ -20,7 +20,7 @@ import msgspec
 from casework.app.core import Core, codec_name
 from casework.arguments import check_count
 from casework.errors import ConditionFailed, MissingTable, Misuse, OutcomeUnknown
-from casework.executions.buckets import SETTINGS, read_number
+from casework.executions.buckets import COMPONENT, RUNTIME, SETTINGS, read_number
 from casework.executions.runtime import Codec
 from casework.kernel.conditions import Condition, absent, all_of, equals, present
 from casework.kernel.containment import guarded, in_words
@@ -79,6 +79,11 @@ def _take_over(core: Core, item: Mapping[str, Any]) -> None:
             f"dedupe_window_s is {options.dedupe_window_s}, but the store's window is {window_s}, and all its "
             f"processes must have the same; leave it out, or change the store's: {change}"
         )
+    if item.get("owner") == COMPONENT and core.rt.machines:
+        raise Misuse(
+            "another engine keeps its executions in these tables, through the execution store as a component: ours "
+            "would be mixed up with them. Give one of them another prefix, or another file"
+        )
     if core.reads_executions:
         _check_codec(core.rt.codec, item)
     trace_max = int(item.get("trace_max", 0)) if options.trace_max is None else options.trace_max
@@ -95,6 +100,8 @@ def _decisions(core: Core, item: Mapping[str, Any]) -> dict[str, Scalar]:
         decided["trace_max"] = core.rt.options.trace_max
     if "codec" not in item and (core.rt.codec is not None or core.rt.machines):
         decided |= _encoded_by(core.rt.codec)
+    if "owner" not in item and core.rt.machines:
+        decided["owner"] = RUNTIME
     return decided
 
 

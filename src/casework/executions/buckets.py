@@ -27,6 +27,9 @@ from casework.kernel.schema import FORMAT, MAX_BUCKETS, REGISTRY, TABLES, check_
 SETTINGS = REGISTRY.key("settings", "store")
 """What a store decides for all its processes."""
 
+COMPONENT, RUNTIME = "component", "runtime"
+"""Whose executions stand in a store, by the settings' ``owner``: another engine's, or ours."""
+
 WORKERS = "worker"
 """Partition of the registry in which workers stand."""
 
@@ -100,7 +103,7 @@ def raise_buckets(known: Buckets, number: int) -> Program[bool]:
     while True:
         item = yield from refresh(known)
         if item is None:
-            yield from _make_settings(known)
+            yield from make_settings(known)
             continue
         stands_in = known.read_buckets
         if number < stands_in:
@@ -117,7 +120,7 @@ def raise_buckets(known: Buckets, number: int) -> Program[bool]:
             lost = yield from lost_again(lost, RACES, error)
 
 
-def _make_settings(known: Buckets) -> Program[None]:
+def make_settings(known: Buckets) -> Program[None]:
     """Give a store without settings the number that this process has: one that only components have used."""
     moment = yield from now()
     item: dict[str, Scalar] = {

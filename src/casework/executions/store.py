@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import AlreadyProcessed, ConditionFailed, Contention, OutcomeUnknown, StoreConflict
+from casework.errors import AlreadyProcessed, ConditionFailed, Contention, Misuse, OutcomeUnknown, StoreConflict
 from casework.executions import store_items as items
-from casework.executions.buckets import SETTINGS, note_settings, refresh, refresh_sometimes
+from casework.executions.buckets import COMPONENT, SETTINGS, make_settings, note_settings, refresh, refresh_sometimes
 from casework.executions.change import id_hash, is_recent, mark_sort
 from casework.executions.cursors import Place, read_place, write_place
 from casework.executions.state import (
@@ -30,9 +30,10 @@ from casework.executions.state import (
 )
 from casework.executions.store_items import OutboxEntry, Page, SpawnEntry, StoredExecution, TimerOp
 from casework.executions.trace import entry_writes, read_trace
-from casework.kernel.conditions import Condition, absent, all_of, equals
+from casework.kernel.conditions import Condition, absent, all_of, equals, present
+from casework.kernel.containment import shown
 from casework.kernel.effects import GetMany, Query
-from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Update
+from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Scalar, Update
 from casework.kernel.limits import MAX_TRANSACTION_WRITES
 from casework.kernel.paging import walk_all
 from casework.kernel.programs import (
@@ -49,6 +50,7 @@ from casework.kernel.programs import (
 )
 from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import EXECUTIONS, FORMAT, REGISTRY, bucket_of, check_format
+from casework.statechart.jsonable import check_json
 
 STATUS_NAMES = "status"
 """Partition of the registry in which statuses stand that are not our runtime's, so that listings find them."""
@@ -69,6 +71,8 @@ class Shared(msgspec.Struct):
     read_buckets: int = 0
     """In so many buckets items may stand."""
     settings_read_us: int = 0
+    is_own: bool = False
+    """The store is known to be used by components, and not by our runtime."""
 
     def __post_init__(self) -> None:
         self.read_buckets = max(self.read_buckets, self.buckets)
@@ -128,7 +132,9 @@ def list_executions(
     limit: int = 100,
     cursor: str | None = None,
 ) -> Program[Page]:
-    """A page of executions. A page may be short, even empty; only a ``next_cursor`` of None ends the listing.
+    """A page of executions. A page may be short; only a ``next_cursor`` of None ends the listing.
+
+    Of no order but that within a page, which is by id. What is being purged has the status ``purging``.
 
     Args:
         shared: of the store.
@@ -167,8 +173,9 @@ def list_executions(
         walked += 1
         names = [] if asked is not None else statuses
         place = Place(place.binding, place.partition + (found.next is None), found.next, names)
-        if len(page.items) >= limit or walked >= 64:
+        if len(page.items) >= limit or (walked >= 64 and page.items):
             break
+    page.items.sort(key=lambda found: found.id)
     page.next_cursor = write_place(place) if place.partition < len(statuses) * shared.read_buckets else None
     return page
 
@@ -218,6 +225,8 @@ def commit(
         OutcomeUnknown: the answer was lost, and the store does not tell; load again.
     """  # fmt: skip
     items.check_stored(exe)
+    _check_entry(trace)
+    yield from own_store(shared)
     yield from _register_status(shared, exe.status)
     if exe.version and exe.known_timers is None:
         _take_over(exe, (yield from get(exe.key)))
@@ -251,6 +260,26 @@ def _take_over(exe: StoredExecution, state: Mapping[str, Any] | None) -> None:
     exe.recent_ids = state.get("recent_ids", b"")
     exe.last_commit_us = int(state.get("last_sent_us", 0))
     exe.created_at_us = int(state.get("created_at_us", exe.created_at_us))
+
+
+def own_store(shared: Shared) -> Program[None]:
+    """Note in the settings that another engine's executions stand here, once; Misuse when our runtime's do."""
+    while not shared.is_own:
+        settings = yield from refresh(shared)
+        if settings is None:
+            yield from make_settings(shared)
+        elif "owner" in settings:
+            if settings["owner"] != COMPONENT:
+                raise Misuse(
+                    "casework.open has used these tables with machines: its executions and those of this component "
+                    "would be mixed up. Give one of them another prefix, or another file. Nothing was written"
+                )
+            shared.is_own = True
+        else:
+            try:
+                yield from write(Update(SETTINGS, {"owner": COMPONENT}, when=all_of(present(), absent("owner"))))
+            except ConditionFailed:
+                pass  # somebody else decides at this moment
 
 
 def _register_status(shared: Shared, status: str) -> Program[None]:
@@ -292,7 +321,9 @@ class _Plan:
             rest.append(Put(EXECUTIONS, mark, absent()))
         if trace is not None and shared.trace_max:
             self.trace_n += 1
-            entries, self.trace_low = entry_writes(exe.id, self.trace_n, exe.trace_low, dict(trace), shared.trace_max)
+            entries, self.trace_low = entry_writes(
+                exe.id, self.trace_n, exe.trace_low, dict(trace), shared.trace_max, counts_from=0
+            )
             rest += entries
         room = MAX_TRANSACTION_WRITES - 1 - len(rest) - len(also)
         puts, self.seqs = items.outgoing(exe, version, self.at_us, emits, spawns, shared.buckets, room)
@@ -373,7 +404,7 @@ class _Plan:
         raise StoreConflict(self.exe.id, self.exe.version, self.exe.version) from None
 
 
-def _same(attribute: str, value: str | int | None) -> Condition:
+def _same(attribute: str, value: Scalar | None) -> Condition:
     """Holds while the attribute is what was read; empty and 0 are stored as absent."""
     return equals(attribute, value) if value else absent(attribute)
 
@@ -400,7 +431,18 @@ def _outgoing(shared: Shared, kind: str) -> Program[list[Item]]:
     entries = yield from _pending(shared, kind, None)
     keys = [Key(EXECUTIONS, str(item["id"]), str(item["sort"])) for item in entries]
     found: list[Item | None] = yield from get_many(keys)
-    return [item for item in found if item is not None]
+    heads = [EXECUTIONS.key_of(item) for item in found if item is not None and "total" in item]
+    bodies = yield from get_many([items.body_key(key) for key in heads])
+    packed = {key: body["entries"] for key, body in zip(heads, bodies, strict=True) if body is not None}
+    outgoing: list[Item] = []
+    for item in found:
+        if item is not None and "total" in item:
+            entries_text = packed.get(EXECUTIONS.key_of(item))
+            if entries_text is not None:  # else the last one was acknowledged between the two looks
+                outgoing.append({**item, "entries": entries_text})
+        elif item is not None:
+            outgoing.append(item)
+    return outgoing
 
 
 def _pending(shared: Shared, kind: str, until_us: int | None) -> Program[list[Item]]:
@@ -432,9 +474,9 @@ def acknowledge(shared: Shared, seq: str) -> Program[None]:
         same = _same("acked", str(item.get("acked", "")))
         try:
             if left is None:
-                yield from transact([Delete(key, same)])
+                yield from transact([Delete(key, same), Delete(items.body_key(key))])
             else:
-                yield from transact([Update(key, {"acked": left}, when=same)])
+                yield from write(Update(key, {"acked": left}, when=all_of(present(), same)))
             return
         except (ConditionFailed, Contention):
             lost = yield from lost_again(lost, RACES, f"entry {seq!r}")
@@ -488,21 +530,37 @@ def delete_timer(shared: Shared, id: str, path: str, fire_at: float) -> Program[
 
 
 def append_trace(shared: Shared, id: str, entry: Mapping[str, Any]) -> Program[int]:
-    """Add an entry to an execution's trace outside a commit; its index. The version stays. Raises StoreConflict."""
+    """Add an entry to an execution's trace outside a commit; its index. The version stays.
+
+    Raises StoreConflict when there is no such execution, or it is being purged; NotJson.
+    """
+    _check_entry(entry)
     lost = 0
     while True:
         state = yield from get(EXECUTIONS.key(id, STATE))
-        if state is None:
+        if state is None or state["status"] == "purging":
             raise StoreConflict(id, None, None)
         n = int(state.get("trace_n", 0)) + 1
         low = int(state.get("trace_low", 1))
-        writes, low = entry_writes(id, n, low, dict(entry), max(1, shared.trace_max))
-        move = Update(EXECUTIONS.key(id, STATE), {"trace_n": n, "trace_low": low}, when=_same("trace_n", n - 1))
+        writes, low = entry_writes(id, n, low, dict(entry), max(1, shared.trace_max), counts_from=0)
+        # Of this life, and not of one that is being purged: what came to stand behind a purge would be the next life's.
+        born = _same("created_at_us", state.get("created_at_us", 0))
+        when = all_of(present(), _same("trace_n", n - 1), equals("status", state["status"]), born)
+        move = Update(EXECUTIONS.key(id, STATE), {"trace_n": n, "trace_low": low}, when=when)
         try:
             yield from transact([move, *writes])
-            return n
+            return n - 1
         except (ConditionFailed, Contention):
             lost = yield from lost_again(lost, RACES, f"trace of {id!r}")
+
+
+def _check_entry(entry: Mapping[str, Any] | None) -> None:
+    """Misuse, NotJson for what is no entry of a trace."""
+    if entry is None:
+        return
+    if not isinstance(entry, Mapping):
+        raise Misuse(f"trace is {shown(entry)}; give a mapping")
+    check_json(dict(entry), "trace")
 
 
 def trace_of(shared: Shared, id: str) -> Program[list[dict[str, Any]]]:
@@ -514,9 +572,11 @@ def trace_of(shared: Shared, id: str) -> Program[list[dict[str, Any]]]:
 
 
 def purge(shared: Shared, id: str, version: int) -> Program[bool]:
-    """Delete an execution and everything in its partition, while it has that version; False: it moved on, or is gone.
+    """Delete an execution and what is its own, while it has that version; False: it moved on, or is gone.
 
-    What an interrupted purge left is removed by the next one. A stale copy cannot bring it back.
+    Emits stay until they are acknowledged, those to it and those of its own without a target. While it is under way
+    ``list_executions(status="purging")`` finds it. What an interrupted purge left is removed by the next one. A stale
+    copy cannot bring it back.
     """
     state = yield from get(EXECUTIONS.key(id, STATE))
     if state is None:
@@ -526,8 +586,9 @@ def purge(shared: Shared, id: str, version: int) -> Program[bool]:
         if state["version"] != version:
             return False
         mark = Update(
-            EXECUTIONS.key(id, STATE), {"status": "purging", "version": version + 1}, ("pending", "rank_us"),
-            equals("version", version),
+            EXECUTIONS.key(id, STATE),
+            {"status": "purging", "version": version + 1, "listing": f"purging/{bucket_of(id, shared.buckets)}"},
+            ("pending", "rank_us"), equals("version", version),
         )  # fmt: skip
         try:
             yield from write(mark)
@@ -547,9 +608,11 @@ def purge(shared: Shared, id: str, version: int) -> Program[bool]:
 
 
 def _delete_rest(id: str, marked: Condition) -> Program[None]:
-    while True:
-        page = yield from query(EXECUTIONS, id, low=BEHIND_STATE, limit=90)
-        keys = [Key(EXECUTIONS, id, str(item["sort"])) for item in page.items]
-        if not keys:
-            return
-        yield from transact([Check(EXECUTIONS.key(id, STATE), marked), *(Delete(key) for key in keys)])
+    """Delete all but the state and the emits, ``o/...``."""
+    for low, high in ((BEHIND_STATE, "o."), ("o0", None)):
+        while True:
+            page = yield from query(EXECUTIONS, id, low=low, high=high, limit=90)
+            keys = [Key(EXECUTIONS, id, str(item["sort"])) for item in page.items]
+            if not keys:
+                break
+            yield from transact([Check(EXECUTIONS.key(id, STATE), marked), *(Delete(key) for key in keys)])

@@ -1,8 +1,10 @@
 """What the execution store hands out and takes in, and how its emits and spawns lie in a partition.
 
 An emit is an item at ``o/...`` in its target's partition (its sender's when it has no target), a spawn one at ``n/...``
-in the parent's. Where one commit causes more of them than a transaction holds, several go into one item. ``seq`` says
-where an entry is, so that it is acknowledged without a search; it sorts by commit time, then version, then position.
+in the parent's. Where one commit causes more of them than a transaction holds, several are packed: a small head in the
+same place notes which are acknowledged, and a body beside it holds them, written once and deleted with the last. So an
+acknowledgement costs the same however many were packed. ``seq`` says where an entry is, so that it is acknowledged
+without a search; it sorts by commit time, then version, then position.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from casework.errors import CorruptItem, ItemTooLarge, Misuse
 from casework.executions.deliver import check_id
 from casework.executions.mailbox import short
 from casework.executions.state import STATE, Timer, decode_timers, encode_timers
+from casework.kernel.containment import shown
 from casework.kernel.items import Item, Key, Put
 from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
+from casework.statechart.jsonable import check_json
 
 DUE, OUT, SPAWN = "due", "out", "spawn"
 """Classes of the ``pending`` index; none of them is one that our own workers look at."""
@@ -79,7 +83,8 @@ class SpawnEntry(msgspec.Struct, frozen=True):
     parent_id: str
     child_id: str
     root_path: str
-    context: str
+    context: Any
+    """As it was given: text, or JSON."""
 
 
 class Page(msgspec.Struct):
@@ -96,12 +101,17 @@ def check_stored(exe: StoredExecution) -> None:
         raise Misuse(
             f"execution {exe.id!r:.200}: version is {exe.version!r}; it is 0 for a new one, else as it was loaded"
         )
+    if exe.parent_id is not None:
+        check_id(exe.parent_id)
+    for name in ("data", "machine", "machine_hash", "status"):
+        value = getattr(exe, name)
+        if not isinstance(value, str):
+            raise Misuse(f"execution {exe.id!r:.200}: {name} is {shown(value)}; it must be text")
+        check_json(str.__str__(value), f"execution {exe.id!r:.200}: {name}")
     if not exe.status or "/" in exe.status or exe.status == "purging":
         raise Misuse(
             f"execution {exe.id!r:.200}: status is {exe.status!r}; use a word without a slash, and not 'purging'"
         )
-    if not isinstance(exe.data, str):
-        raise Misuse(f"execution {exe.id!r:.200}: data is a {type(exe.data).__name__}; encode it as text first")
 
 
 def stored_of(item: Mapping[str, Any]) -> StoredExecution:
@@ -176,9 +186,8 @@ def outgoing(
     """The writes for emits and spawns, in at most ``room`` items, and the seq of each emit, in order."""
     pack = len(emits) + len(spawns) > room
     by_place: dict[str, list[tuple[int, Any]]] = {}
+    _check_caused(emits, spawns)
     for n, (target, event) in enumerate(emits):
-        if not isinstance(event, str):
-            raise Misuse(f"emit {n} is a {type(event).__name__}; encode events as text first")
         place = f"{OUT}/{target or exe.id}" if pack else f"{OUT}/{target or exe.id}/{n}"
         by_place.setdefault(place, []).append((n, [target, event]))
     for n, (child, root, context) in enumerate(spawns):
@@ -187,8 +196,8 @@ def outgoing(
     seqs = [""] * len(emits)
     for place, entries in by_place.items():
         for chunk in _chunks(entries):
-            put = _outgoing_item(exe, version, at_us, len(puts), place.split("/")[0], chunk, buckets)
-            puts.append(put)
+            put, *body = _outgoing_items(exe, version, at_us, len(puts), place.split("/")[0], chunk, buckets)
+            puts += [put, *body]
             if place.startswith(OUT):
                 for position, (n, _) in enumerate(chunk):
                     seqs[n] = make_seq(at_us, version, n, position, len(chunk), put.key)
@@ -213,9 +222,35 @@ def _chunks(entries: list[tuple[int, Any]]) -> list[list[tuple[int, Any]]]:
     return chunks
 
 
-def _outgoing_item(
+def _check_caused(emits: Sequence[Any], spawns: Sequence[Any]) -> None:
+    """Misuse, NotJson with the path, for what would not come back as it was given."""
+    for n, emit in enumerate(emits):
+        if not isinstance(emit, tuple | list) or len(emit) != 2:
+            raise Misuse(f"emit {n} is {shown(emit)}; it is a pair of the target, or None, and the event's text")
+        target, event = emit
+        if target is not None:
+            check_id(target)
+        if not isinstance(event, str):
+            raise Misuse(f"emit {n} is a {type(event).__name__}; encode events as text first")
+        check_json(event, f"emit {n}")
+    for n, spawn in enumerate(spawns):
+        if not isinstance(spawn, tuple | list) or len(spawn) != 3:
+            raise Misuse(f"spawn {n} is {shown(spawn)}; it is the child's id, its root path and its context")
+        check_id(spawn[0])
+        if not isinstance(spawn[1], str):
+            raise Misuse(f"spawn {n}: the root path is a {type(spawn[1]).__name__}; give text")
+        check_json(spawn[1], f"root path of spawn {n}")
+        check_json(spawn[2], f"context of spawn {n}")
+
+
+def body_key(key: Key) -> Key:
+    """Where the entries are that the head at ``key`` counts."""
+    return Key(key.table, key.partition, f"{key.sort}/b")
+
+
+def _outgoing_items(
     exe: StoredExecution, version: int, at_us: int, n: int, kind: str, chunk: list[tuple[int, Any]], buckets: int
-) -> Put:
+) -> list[Put]:
     _, body = chunk[0]
     partition = (body[0] or exe.id) if kind == OUT else exe.id
     letter = "o" if kind == OUT else "n"
@@ -225,12 +260,16 @@ def _outgoing_item(
         "format": FORMAT,
         "at_us": at_us,
         "version": version,
-        "entries": msgspec.json.encode([[n, *entry] for n, entry in chunk]).decode(),
         "source": exe.id,
         "pending": f"{kind}/{bucket_of(partition, buckets)}",
         "rank_us": at_us,
     }
-    return Put(EXECUTIONS, item)
+    entries = msgspec.json.encode([[n, *entry] for n, entry in chunk]).decode()
+    if len(chunk) == 1:
+        return [Put(EXECUTIONS, {**item, "entries": entries})]
+    place = body_key(EXECUTIONS.key_of(item))
+    body_item: Item = {"id": partition, "sort": str(place.sort), "format": FORMAT, "entries": entries}
+    return [Put(EXECUTIONS, {**item, "total": len(chunk)}), Put(EXECUTIONS, body_item)]
 
 
 def _entries(item: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -243,7 +282,7 @@ def _entries(item: Mapping[str, Any]) -> list[tuple[str, Any]]:
         return [
             (make_seq(item["at_us"], item["version"], body[0], position, len(bodies), key), body[1:])
             for position, body in enumerate(bodies)
-            if position not in acked
+            if not acked >> position & 1
         ]
     except (KeyError, msgspec.DecodeError, TypeError) as error:
         raise CorruptItem(f"{where} cannot be read: {error}") from None
@@ -259,14 +298,12 @@ def spawn_entries(item: Mapping[str, Any]) -> list[SpawnEntry]:
     return [SpawnEntry(seq, item["source"], body[0], body[1], body[2]) for seq, body in _entries(item)]
 
 
-def _acked(item: Mapping[str, Any]) -> set[int]:
-    text = item.get("acked", "")
-    return {int(position) for position in text.split(",")} if text else set()
+def _acked(item: Mapping[str, Any]) -> int:
+    """Which entries are acknowledged, as the bits of a number."""
+    return int(item.get("acked") or "0", 16)
 
 
 def without(item: Mapping[str, Any], position: int) -> str | None:
-    """What to note as acknowledged after ``position`` is; None when that was the last entry."""
-    acked = _acked(item) | {position}
-    if len(acked) >= len(msgspec.json.decode(item["entries"])):
-        return None
-    return ",".join(str(each) for each in sorted(acked))
+    """What a head notes as acknowledged after ``position`` is; None when that was the last entry."""
+    acked = _acked(item) | 1 << position
+    return None if acked == (1 << int(item["total"])) - 1 else f"{acked:x}"

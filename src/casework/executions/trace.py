@@ -35,11 +35,13 @@ def trace_writes(state: State, events: Sequence[Mapping[str, Any]], at_us: int, 
     return writes
 
 
-def entry_writes(id: str, n: int, low: int, entry: dict[str, Any], trace_max: int) -> tuple[list[AnyWrite], int]:
+def entry_writes(
+    id: str, n: int, low: int, entry: dict[str, Any], trace_max: int, *, counts_from: int = 1
+) -> tuple[list[AnyWrite], int]:
     """The writes that make ``entry`` number ``n`` of a trace whose first entry is ``low``, and remove the ones that
-    leave the ring; the trace's first entry then.
+    leave the ring; the trace's first entry then. The first entry of all bears the index ``counts_from``.
     """
-    text = msgspec.json.encode({"index": n, **entry}).decode()
+    text = msgspec.json.encode({"index": n - 1 + counts_from, **entry}).decode()
     kept = min(max(low, n - trace_max + 1), low + 1 + _SHRINK)
     writes: list[AnyWrite] = [Put(EXECUTIONS, {"id": id, "sort": trace_sort(n), "format": FORMAT, "entry": text})]
     writes += [Delete(Key(EXECUTIONS, id, trace_sort(old))) for old in range(low, kept)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
-from casework.errors import AlreadyProcessed, ConditionFailed, ItemTooLarge, Misuse, StoreConflict
+from casework.errors import AlreadyProcessed, ConditionFailed, ItemTooLarge, Misuse, NotJson, StoreConflict
 from casework.executions.store_items import StoredExecution, TimerOp
 from casework.kernel.conditions import absent, equals
 from casework.kernel.items import Put, Update
@@ -216,7 +217,7 @@ class CommitsContract:
         store.commit(exe)
         assert [entry["n"] for entry in store.read_trace(exe.id)] == [7, 8, 9, 10, 11]
         indexes = [entry["index"] for entry in store.read_trace(exe.id)]
-        assert indexes == sorted(set(indexes)) and len(indexes) == 5
+        assert indexes == [7, 8, 9, 10, 11], "the first entry of all has the index 0"
 
     def test_entries_can_be_added_outside_a_commit(self, store: Any, new: New) -> None:
         """Before and after commits, by copies that are stale in nothing but the trace; no entry is lost or doubled."""
@@ -244,6 +245,57 @@ class CommitsContract:
         assert sorted(entry["n"] for entry in entries) == [0, 1, 2, 3, 4, 5] and entries[-1]["n"] == 5
         assert len({entry["index"] for entry in entries}) == 6
 
+    @pytest.mark.parametrize(
+        ("value", "path"),
+        [
+            ({"x": float("inf")}, ".x"), ({"x": [{"y": {1, 2}}]}, ".x[0].y"), ({"x": float("nan")}, ".x"),
+            ({"x": (1,)}, ".x"), ({1: "x"}, ""), ({"x": b""}, ".x"), ({"x": 2**64}, ".x"), ({"x": "\ud800"}, ".x"),
+        ],
+    )  # fmt: skip
+    def test_what_json_cannot_hold_is_refused_with_its_path(self, store: Any, new: New, value: Any, path: str) -> None:
+        exe = new()
+        store.save(exe)
+        spawns = [("k", "r", ""), ("k", "r", value)]
+        for where, call, given, options in (
+            ("trace", store.commit, [exe], {"trace": value}),
+            ("trace", store.append_trace, [exe.id, value], {}),
+            ("context of spawn 1", store.commit, [exe], {"spawns": spawns}),
+        ):
+            with pytest.raises(NotJson, match=re.escape(where + path)):
+                call(*given, **options)
+        assert store.read_trace(exe.id) == [] and store.load(exe.id).version == exe.version == 1
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"emits": [("x", "\ud800")]}, {"emits": [("x", None)]}, {"emits": [("x",)]}, {"emits": [(5, "e")]},
+            {"spawns": [("k", "r")]}, {"spawns": [("k", None, "")]}, {"spawns": [("", "r", "")]}, {"trace": "text"},
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_what_cannot_be_stored_is_refused_before_anything_is_written(
+        self, store: Any, new: New, wrong: dict[str, Any]
+    ) -> None:
+        exe = new()
+        with pytest.raises(Misuse):
+            store.commit(exe, **wrong)
+        assert store.load(exe.id) is None and exe.version == 0
+
+    @pytest.mark.parametrize("name", ["data", "machine", "machine_hash", "status"])
+    @pytest.mark.parametrize("value", [None, 5, "\ud800"])
+    def test_an_execution_is_made_of_text(self, store: Any, new: New, name: str, value: Any) -> None:
+        exe = new()
+        setattr(exe, name, value)
+        with pytest.raises(Misuse):
+            store.save(exe)
+        assert store.load(exe.id) is None
+
+    def test_the_context_of_a_spawn_may_be_json(self, store: Any, new: New) -> None:
+        exe = new()
+        store.commit(exe, spawns=[(exe.id + "-c", "", {"a": [1, None, 2.5]})])
+        (entry,) = [entry for entry in store.pending_spawns() if entry.parent_id == exe.id]
+        assert entry.context == {"a": [1, None, 2.5]}
+
     # --- purge --------------------------------------------------------------------------------------------------------
 
     def test_purge_deletes_everything_while_the_version_is_the_one_given(self, store: Any, new: New) -> None:
@@ -263,6 +315,25 @@ class CommitsContract:
         with pytest.raises(StoreConflict) as caught:
             store.save(stale)
         assert caught.value.found is None and store.load(exe.id) is None
+
+    @pytest.mark.parametrize("count", [1, 120])
+    def test_every_emit_stays_until_it_is_acknowledged_whoever_is_purged(
+        self, store: Any, new: New, count: int
+    ) -> None:
+        sender, target = new(), new("b")
+        store.save(target)
+        seqs = store.commit(sender, [(to, "x") for to in (None, sender.id, target.id) for _ in range(count)])
+        store.commit(sender, spawns=[(sender.id + "-c", "", "")])
+        assert store.purge(sender.id, 2) and store.purge(target.id, 1)
+        left = {entry.seq for entry in store.pending_outbox()}
+        assert left.issuperset(seqs) and not [one for one in store.pending_spawns() if one.parent_id == sender.id]
+        reborn = new()
+        store.save(reborn)
+        assert store.purge(reborn.id, 1)
+        for seq in seqs[:3]:
+            assert seq in {entry.seq for entry in store.pending_outbox()}
+            store.ack_outbox(seq)
+        assert left.difference(seqs[:3]) >= {entry.seq for entry in store.pending_outbox()} & set(seqs)
 
     def test_a_purged_id_is_free_and_a_copy_of_its_earlier_life_stays_stale(self, store: Any, new: New) -> None:
         store.save(new())

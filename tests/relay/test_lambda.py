@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from casework.relay.aws_lambda import LambdaApp
+from casework import Op, StreamStore
+from casework.relay.aws_lambda import PAGE_BYTES, LambdaApp
 from tests.executions.stepping import fresh_backend
 from tests.relay.conftest import World
 
@@ -37,7 +39,24 @@ def invoke(request: pytest.FixtureRequest) -> Callable[[World], LambdaApp]:
 
 def answer(app: LambdaApp, *args: Any, **options: Any) -> tuple[int, str]:
     found = app(event(*args, **options))
-    return found["statusCode"], base64.b64decode(found["body"]).decode()
+    text = found["body"]
+    return found["statusCode"], base64.b64decode(text).decode() if found["isBase64Encoded"] else text
+
+
+LAMBDA_LIMIT = 6 * 1024 * 1024
+
+
+@pytest.mark.parametrize("size", [2_600, 250_000])
+def test_the_largest_page_fits_an_answer_of_lambda(invoke: Callable[[World], LambdaApp], size: int) -> None:
+    world = World(fresh_backend(), max_page_bytes=PAGE_BYTES)
+    app, headers = invoke(world), {"authorization": f"Bearer {world.token('s=read,append')}"}
+    store = StreamStore(world.blocking)
+    store.append("s", [Op(f"{n:04}" + "\u00e9" * 250, os.urandom(size)) for n in range(4_000_000 // size)])
+    event_of_pull = event("GET", "/v1/streams/s/ops", "limit=1000", **headers)
+    found = app(event_of_pull)
+    page = json.loads(found["body"])
+    assert found["statusCode"] == 200 and len(page["ops"]) >= 2_000_000 // size
+    assert len(json.dumps(found).encode()) < LAMBDA_LIMIT
 
 
 @pytest.mark.parametrize("encoded", [False, True])

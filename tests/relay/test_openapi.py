@@ -49,7 +49,8 @@ def test_every_answer_is_one_that_the_document_describes(label: str) -> None:
     def fuzz(case: Any) -> None:
         response = case.call(headers={"Authorization": f"Bearer {TOKEN}"})
         answered.append(response.status_code)
-        assert response.status_code < 500, response.text
+        # The first world of this module has ended, and says so.
+        assert response.status_code < 500 or (label, response.status_code) == ("GET /ready", 503), response.text
         case.validate_response(
             response, checks=[status_code_conformance, content_type_conformance, response_schema_conformance]
         )
@@ -65,7 +66,7 @@ def test_the_document_names_every_route_and_its_errors() -> None:
         document = client.get("/openapi.json").json()
     assert set(document["paths"]) == {
         "/v1/streams", "/v1/streams/{stream}", "/v1/streams/{stream}/ops", "/v1/streams/{stream}/events",
-        "/v1/streams/{stream}/truncate", "/v1/streams/{stream}/snapshot", "/health", "/metrics",
+        "/v1/streams/{stream}/truncate", "/v1/streams/{stream}/snapshot", "/health", "/ready", "/metrics",
     }  # fmt: skip
     push = document["paths"]["/v1/streams/{stream}/ops"]["post"]
     assert {"200", "401", "404", "409", "413", "422", "500", "503"} <= set(push["responses"])

@@ -20,6 +20,9 @@ from casework.relay.settings import RelaySettings, read_push_deadline
 
 STREAM_S = 20.0
 
+PAGE_BYTES = 2_500_000
+"""Lambda's answers have at most 6 MB: this in base64, with the longest ids and what stands around them, is less."""
+
 Event = Mapping[str, Any]
 
 
@@ -67,11 +70,16 @@ class LambdaApp:
                     gone.set()
 
         await self._app(_scope(event), receive, send)
+        whole = b"".join(chunks)
+        try:  # text goes as text: in base64 it would be larger by a third, and a page is in base64 already
+            text, is_base64 = whole.decode(), False
+        except UnicodeDecodeError:
+            text, is_base64 = base64.b64encode(whole).decode(), True
         return {
             "statusCode": status,
             "headers": {name.decode("latin-1"): value.decode("latin-1") for name, value in headers},
-            "body": base64.b64encode(b"".join(chunks)).decode(),
-            "isBase64Encoded": True,
+            "body": text,
+            "isBase64Encoded": is_base64,
         }
 
 
@@ -100,6 +108,8 @@ def handler(event: Event, context: Any) -> dict[str, Any]:
     """The function's handler. The first invocation opens the store that ``CASEWORK_STORE`` names."""
     global _made  # noqa: PLW0603 - a Lambda's process keeps it between invocations
     if _made is None:
-        settings = RelaySettings(push_deadline_s=read_push_deadline(None, os.environ), max_stream_s=STREAM_S)
+        settings = RelaySettings(
+            push_deadline_s=read_push_deadline(None, os.environ), max_stream_s=STREAM_S, max_page_bytes=PAGE_BYTES
+        )
         _made = LambdaApp(make_app(make_relay(open_backend_async(store_url(None)), settings)))
     return _made(event, context)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
 import msgspec
 from litestar import Controller, Litestar, MediaType, Request, Response, get, post, put
+from litestar.connection import ASGIConnection
 from litestar.datastructures import ResponseHeader, State
+from litestar.handlers import BaseRouteHandler
 from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.params import Body, Parameter
 from litestar.response import Stream
 
 import casework
+from casework.relay.bounds import BEGUN, bounded
 from casework.relay.problems import answer_error, stored_ops
 from casework.relay.service import Relay
 from casework.relay.types import (
@@ -34,6 +38,9 @@ from casework.streams.read import OpPage
 
 KEEP_ALIVE_S = 15.0
 """An event stream without operations says so often that it lives."""
+
+READY_S = 2.0
+"""``/ready`` waits so long for the store."""
 
 StreamPath = Annotated[str, Parameter(description="Id of a stream.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._:~+-]{0,199}$")]
 After = Annotated[int, Parameter(ge=0, le=2**63 - 2, description="Number of the last operation that you have.")]
@@ -67,15 +74,27 @@ def _pulled(page: OpPage) -> Pulled:
     return Pulled([PulledOp(op.seq, op.id, op.data, op.at_us) for op in page.ops], page.next_after)
 
 
+async def _authorized(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Who it is and what they may do, before a byte of the body is read. A route without ``right`` asks for a token."""
+    relay = _relay(connection.app.state)
+    header = connection.headers.get("authorization")
+    right = handler.opt.get("right")
+    if right is None:
+        await relay.token(header)
+    else:
+        await relay.allow(header, str(connection.path_params["stream"]), right)
+
+
 class StreamsController(Controller):
     """Streams by their ids."""
 
     path = "/v1/streams"
+    guards = (_authorized,)
     tags = ("streams",)
     security = ({"bearer": []},)
 
     @post(
-        "/{stream:str}/ops", status_code=200, summary="Push",
+        "/{stream:str}/ops", status_code=200, summary="Push", opt={"right": "append"},
         responses=_responses(
             _409="An operation's id is taken by other content.", _413="Too many operations, or too many bytes.",
             _503="Not all is stored: push the same again.",
@@ -86,10 +105,13 @@ class StreamsController(Controller):
     ) -> Pushed:
         """Store operations at the end of the stream. A repeat is answered with the numbers of the first time."""
         relay = _relay(state)
-        await relay.allow(_authorization(request), stream, "append")
-        return Pushed(stored_ops(await relay.push(stream, [Op(op.id, op.data) for op in data.ops])))
+        passed_s = asyncio.get_running_loop().time() - request.scope[BEGUN]  # type: ignore[literal-required]
+        return Pushed(stored_ops(await relay.push(stream, [Op(op.id, op.data) for op in data.ops], passed_s)))
 
-    @get("/{stream:str}/ops", summary="Pull", responses=_responses(_410="What comes after the cursor was truncated."))
+    @get(
+        "/{stream:str}/ops", summary="Pull", opt={"right": "read"},
+        responses=_responses(_410="What comes after the cursor was truncated."),
+    )  # fmt: skip
     async def pull(
         self,
         request: Request[Any, Any, Any],
@@ -101,12 +123,12 @@ class StreamsController(Controller):
     ) -> Pulled:
         """The operations after a number, in order and without a hole."""
         relay = _relay(state)
-        await relay.allow(_authorization(request), stream, "read")
         limit, wait_s = min(limit, relay.settings.max_page_ops), min(wait_s, relay.settings.max_wait_s)
-        return _pulled(await relay.pull(stream, after, limit, wait_s))
+        header = _authorization(request)
+        return _pulled(await relay.pull(stream, after, limit, wait_s, lambda: relay.is_allowed(header, stream, "read")))
 
     @get(
-        "/{stream:str}/events", summary="Follow", media_type="text/event-stream",
+        "/{stream:str}/events", summary="Follow", media_type="text/event-stream", opt={"right": "read"},
         responses=_responses(_410="What comes after the cursor was truncated."),
     )  # fmt: skip
     async def events(
@@ -121,20 +143,19 @@ class StreamsController(Controller):
         A header ``Last-Event-ID``, which clients send by themselves when they come back, outranks ``after``.
         """
         relay = _relay(state)
-        await relay.allow(_authorization(request), stream, "read")
         last_event_id = request.headers.get("last-event-id", "")
         position = int(last_event_id) if re.fullmatch("[0-9]{1,18}", last_event_id) else after
         await relay.must_exist(stream, position)
-        first = await relay.store.page(stream, position, relay.settings.max_page_ops)
-        return Stream(
-            _events(relay, stream, first), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
+        settings = relay.settings
+        first = await relay.store.page(stream, position, settings.max_page_ops, max_bytes=settings.max_event_bytes)
+        header = _authorization(request)
+        events = _events(relay, stream, first, lambda: relay.is_allowed(header, stream, "read"))
+        return Stream(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
-    @get("/{stream:str}", summary="Head", responses=_responses())
+    @get("/{stream:str}", summary="Head", opt={"right": "read"}, responses=_responses())
     async def head(self, request: Request[Any, Any, Any], state: State, stream: StreamPath) -> HeadInfo:
         """The last number, the floor and the snapshot of a stream."""
         relay = _relay(state)
-        await relay.allow(_authorization(request), stream, "read")
         head = await relay.store.head(stream)
         if head.last_seq == 0:
             raise relay.not_found(stream)
@@ -151,68 +172,85 @@ class StreamsController(Controller):
         """Ids of the streams that the token may read. A page may be short, even empty: only a null cursor ends it."""
         relay = _relay(state)
         token = await relay.token(_authorization(request))
-        page = await relay.store.list(limit=limit, cursor=cursor)
-        return StreamNames([name for name in page.streams if token.allows(name, "read")], page.next_cursor)
+        return StreamNames(*await relay.names(token, limit, cursor))
 
-    @post("/{stream:str}/truncate", status_code=200, summary="Truncate", responses=_responses(_413="Too many bytes."))
+    @post(
+        "/{stream:str}/truncate", status_code=200, summary="Truncate", opt={"right": "admin"},
+        responses=_responses(_413="Too many bytes."),
+    )  # fmt: skip
     async def truncate(
         self, request: Request[Any, Any, Any], state: State, stream: StreamPath, data: Annotated[Truncate, Body()]
     ) -> TruncateResult:
         """Remove the operations up to a number. Needs the right ``admin``."""
         relay = _relay(state)
-        await relay.allow(_authorization(request), stream, "admin")
         await relay.must_exist(stream, 0)
         done = await relay.store.truncate(stream, data.upto)
         return TruncateResult(done.floor_seq, done.removed_ops, done.kept_ops)
 
-    @get("/{stream:str}/snapshot", summary="Snapshot", responses=_responses())
+    @get("/{stream:str}/snapshot", summary="Snapshot", opt={"right": "read"}, responses=_responses())
     async def snapshot(self, request: Request[Any, Any, Any], state: State, stream: StreamPath) -> SnapshotBody:
         """The newest snapshot."""
         relay = _relay(state)
-        await relay.allow(_authorization(request), stream, "read")
         found = await relay.store.load_snapshot(stream)
         if found is None:
             raise relay.not_found(stream)
         return SnapshotBody(found.seq, found.data)
 
-    @put("/{stream:str}/snapshot", status_code=204, summary="Store a snapshot", responses=_responses(_413="Too large."))
+    @put(
+        "/{stream:str}/snapshot", status_code=204, summary="Store a snapshot", opt={"right": "admin"},
+        responses=_responses(_413="Too large."),
+    )  # fmt: skip
     async def store_snapshot(
         self, request: Request[Any, Any, Any], state: State, stream: StreamPath, data: Annotated[SnapshotBody, Body()]
     ) -> None:
         """Replace the snapshot by a newer one. Needs the right ``admin``."""
         relay = _relay(state)
-        await relay.allow(_authorization(request), stream, "admin")
         await relay.must_exist(stream, 0)
         await relay.store.snapshot(stream, data.seq, data.data)
 
 
-async def _events(relay: Relay, stream: str, page: OpPage) -> AsyncIterator[bytes]:
-    """The lines of an event stream; a comment now and then lets a client that is gone be noticed."""
+async def _events(
+    relay: Relay, stream: str, page: OpPage, is_allowed: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[bytes]:
+    """The lines of an event stream; a comment now and then lets a client that is gone be noticed.
+
+    The token is looked at as often as it is for any other request; where it has ended, so does the stream.
+    """
     yield b": operations follow\n\n"
-    longest_s = relay.settings.max_stream_s
-    begun_us = relay.store.backend.now().middle_us
-    wait_s = KEEP_ALIVE_S
+    settings = relay.settings
+    begun_us = told_us = relay.store.backend.now().middle_us
     while True:
         for op in page.ops:
             data = msgspec.json.encode(PulledOp(op.seq, op.id, op.data, op.at_us))
             yield b"id: %d\nevent: op\ndata: %b\n\n" % (op.seq, data)
         relay.counts.ops_pulled += len(page.ops)
-        if longest_s is not None:
-            passed_s = (relay.store.backend.now().middle_us - begun_us) / 1e6
-            wait_s = min(KEEP_ALIVE_S, longest_s - passed_s)
-        if relay.stopping.is_set or wait_s <= 0:
+        now_us = relay.store.backend.now().middle_us
+        if page.ops or now_us - told_us >= KEEP_ALIVE_S * 1e6:
+            if not page.ops:
+                yield b": nothing new\n\n"
+            told_us = now_us
+        wait_s = min(KEEP_ALIVE_S, max(0.1, settings.token_cache_s))
+        if settings.max_stream_s is not None:
+            wait_s = min(wait_s, settings.max_stream_s - (now_us - begun_us) / 1e6)
+        if relay.stopping.is_set or wait_s <= 0 or not await is_allowed():
             return
-        page = await relay.wait(stream, page.next_after, relay.settings.max_page_ops, wait_s)
-        if not page.ops:
-            yield b": nothing new\n\n"
+        page = await relay.wait(
+            stream, page.next_after, settings.max_page_ops, wait_s, max_bytes=settings.max_event_bytes
+        )
 
 
-@get("/health", tags=["operations"], summary="Health", security=[], responses={503: _responses(_503="Down.")[503]})
+@get("/health", tags=["operations"], summary="Health", security=[])
 async def health(state: State) -> dict[str, str]:
-    """Whether the store answers."""
+    """Whether this process answers, whatever the store does: what it does not, a restart may mend."""
+    return {"status": "stopping" if _relay(state).stopping.is_set else "ok"}
+
+
+@get("/ready", tags=["operations"], summary="Ready", security=[], responses={503: _responses(_503="Not now.")[503]})
+async def ready(state: State) -> Response[dict[str, str]]:
+    """Whether requests can be served: the store answers within two seconds, and the relay is not stopping."""
     relay = _relay(state)
-    await relay.store.list(limit=1)
-    return {"status": "stopping" if relay.stopping.is_set else "ok"}
+    why = "stopping" if relay.stopping.is_set else await relay.trouble(READY_S)
+    return Response({"status": why or "ready"}, status_code=503 if why else 200)
 
 
 @get("/metrics", tags=["operations"], summary="Metrics", media_type=MediaType.TEXT, security=[])
@@ -236,6 +274,12 @@ async def metrics(state: State) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _waits_s(scope: Any) -> float:
+    """How long a request may wait for operations."""
+    asked = re.search(rb"(?:^|&)wait_s=([0-9]{1,3}(?:\.[0-9]{1,6})?)", scope.get("query_string", b""))
+    return min(20.0, float(asked[1])) if asked and scope["method"] == "GET" else 0.0
+
+
 def make_app(relay: Relay) -> Litestar:
     """The ASGI application of a relay."""
 
@@ -244,7 +288,8 @@ def make_app(relay: Relay) -> Litestar:
         await relay.store.settle()
 
     return Litestar(
-        [StreamsController, health, metrics],
+        [StreamsController, health, ready, metrics],
+        middleware=[bounded(relay.settings, _waits_s, relay.note_cut_off)],
         state=State({"relay": relay}),
         exception_handlers={Exception: answer_error},
         request_max_body_size=relay.settings.max_body_bytes,

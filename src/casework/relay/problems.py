@@ -57,6 +57,8 @@ def problem_of(error: Exception) -> Problem:
         return _problem(422, str(error))
     if isinstance(error, ValidationException):
         return _validation(error)
+    if isinstance(error, RecursionError):
+        return _problem(422, "the JSON is nested too deeply")
     if isinstance(error, HTTPException):
         status = 422 if isinstance(error, ClientException) and error.status_code == 400 else error.status_code
         return _problem(status, str(error.detail))

@@ -30,10 +30,18 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """A page ends when its data has so many bytes."""
     max_wait_s: float = 20.0
     """A long poll waits at most so long."""
+    max_event_bytes: int = 256 * 1024
+    """An event stream reads so many bytes at a time: a client that stands still holds no more."""
+    slow_client_s: float = 30.0
+    """A client that takes nothing for so long loses its connection."""
+    max_connections: int = 2000
+    """More connections at once get 503."""
+    header_s: float = 10.0
+    """A connection on which no request's head is complete after so long is closed."""
     max_stream_s: float | None = None
     """An event stream ends after so long, for gateways that cut it; the client comes back by itself."""
     token_cache_s: float = 5.0
-    """A token that was revoked is taken so long at most."""
+    """A token that was revoked or has ended is taken so long at most, on an event stream and a long poll, too."""
 
 
 def read_push_deadline(given: float | None, environment: Mapping[str, str]) -> float:

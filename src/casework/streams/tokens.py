@@ -127,6 +127,11 @@ def revoke_token(id: str) -> Program[bool]:
     return there is not None
 
 
+def looks_like_token(text: str) -> bool:
+    """Whether a text has the form of a token."""
+    return _TOKEN.match(text) is not None
+
+
 def verify_token(text: str) -> Program[TokenInfo | None]:
     """What a token may do; None when it is none of ours, was revoked, or has ended."""
     match = _TOKEN.match(text)

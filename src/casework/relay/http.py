@@ -246,11 +246,10 @@ async def health(state: State) -> dict[str, str]:
 
 
 @get("/ready", tags=["operations"], summary="Ready", security=[], responses={503: _responses(_503="Not now.")[503]})
-async def ready(state: State) -> Response[dict[str, str]]:
+async def ready(state: State) -> dict[str, str]:
     """Whether requests can be served: the store answers within two seconds, and the relay is not stopping."""
-    relay = _relay(state)
-    why = "stopping" if relay.stopping.is_set else await relay.trouble(READY_S)
-    return Response({"status": why or "ready"}, status_code=503 if why else 200)
+    await _relay(state).must_be_ready(READY_S)
+    return {"status": "ready"}
 
 
 @get("/metrics", tags=["operations"], summary="Metrics", media_type=MediaType.TEXT, security=[])

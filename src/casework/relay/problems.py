@@ -20,7 +20,7 @@ from casework.errors import (
     OutcomeUnknown,
     Throttled,
 )
-from casework.relay.service import NotFound, Relay, TooLarge, Unauthorized
+from casework.relay.service import NotFound, NotReady, Relay, TooLarge, Unauthorized
 from casework.relay.types import Problem, StoredOp
 from casework.streams.log import Appended
 
@@ -43,6 +43,8 @@ def problem_of(error: Exception) -> Problem:
         return _problem(503, str(error), stored=stored_ops(error.stored), unknown=list(error.unknown))
     if isinstance(error, Throttled | OutcomeUnknown):
         return _problem(503, f"the store could not take it now: {error}; push the same again", stored=[], unknown=[])
+    if isinstance(error, NotReady):
+        return _problem(503, str(error))
     if isinstance(error, CursorTooOld):
         return _problem(410, str(error), floor_seq=error.floor_seq, snapshot_seq=error.snapshot_seq)
     if isinstance(error, Unauthorized):

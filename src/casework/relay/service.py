@@ -36,6 +36,10 @@ class TooLarge(CaseworkError):
     """The request is over a limit of the relay."""
 
 
+class NotReady(CaseworkError):
+    """Requests cannot be served now."""
+
+
 class RelayCounts(msgspec.Struct):
     """What a relay did since it was started."""
 
@@ -160,14 +164,17 @@ class Relay:
         finally:
             self.counts.waiting -= 1
 
-    async def trouble(self, within_s: float) -> str:
-        """Why the store cannot be used now; ``""`` when it answers in time."""
+    async def must_be_ready(self, within_s: float) -> None:
+        """Raises NotReady when the store does not answer in time, or the relay stops."""
+        if self.stopping.is_set:
+            raise NotReady("the relay is stopping")
         look = asyncio.ensure_future(self.store.list(limit=1))
         done, _ = await asyncio.wait({look}, timeout=within_s)
         if not done:
             look.cancel()
-            return "the store does not answer"
-        return "" if look.exception() is None else "the store fails"
+            raise NotReady(f"the store did not answer within {within_s:g} s")
+        if look.exception() is not None:
+            raise NotReady("the store failed")
 
     async def must_exist(self, stream: str, after: int) -> None:
         """Raises NotFound for a stream without operations, CursorAhead for a cursor above its end."""

@@ -14,6 +14,7 @@ from casework.simulation.scenarios.catalogue import SCENARIOS
 from tests.simulation import (
     clock_mutations,
     consumer_mutations,
+    deploy_mutations,
     idempotency_mutations,
     lifecycle_mutations,
     mutations,
@@ -35,6 +36,7 @@ VARIANTS = {
 FAULTS = (
     *mutations.FAULTS, *race_mutations.FAULTS, *lifecycle_mutations.FAULTS, *stream_mutations.FAULTS,
     *outcome_mutations.FAULTS, *consumer_mutations.FAULTS, *repair_mutations.FAULTS,
+    *deploy_mutations.FAULTS,
     *idempotency_mutations.FAULTS, *clock_mutations.FAULTS, *transaction_mutations.FAULTS,
 )  # fmt: skip
 SEEDS_MAX = 6000

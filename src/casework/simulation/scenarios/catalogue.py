@@ -6,6 +6,7 @@ from casework.simulation.scenarios import (
     buffering,
     components,
     consuming,
+    deploying,
     executions,
     freezing,
     idempotency,
@@ -22,8 +23,8 @@ from casework.simulation.scenarios import (
 )  # fmt: skip
 
 SCENARIOS = (
-    *executions.ALL, *freezing.ALL, *races.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL, *redriving.ALL,
-    *components.ALL,
+    *executions.ALL, *freezing.ALL, *races.ALL, *deploying.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL,
+    *redriving.ALL, *components.ALL,
     *records.ALL, *streams.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL,
     *idempotency.SCENARIOS, *transactions.ALL,
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
 It stands in the ``pending`` index in partitions of its own (``parked/3``), at the time of its next look. So a worker
 that has more finds it without looking at everything that is not due: when it starts it looks at all that is parked, and
-then, every half a minute, at what was parked lately. It takes what it can go on with, whosever share that is in; all
-else waits for its time.
+then, every half a minute, sooner while it finds something, at what was parked lately. It takes what it can go on with,
+whosever share that is in; all else waits for its time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from casework.kernel.programs import Program
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine
 
-LOOK_US = 30_000_000
-"""A worker looks so often at what is parked."""
+LOOK_FIRST_US, LOOK_US = 2_000_000, 30_000_000
+"""A worker that took something that was parked looks again after 2 s, then after twice that, up to half a minute."""
 
 LATELY_US = 60_000_000
 """And then at what is due within this time, whoever's it is: all that was first parked since the last look."""

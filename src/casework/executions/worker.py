@@ -17,7 +17,7 @@ from casework.errors import CaseworkError, ConditionFailed, OutcomeUnknown, Stor
 from casework.executions.advance import Advanced, advance
 from casework.executions.holding import claim_all, drain_tasks, has_room, place_of
 from casework.executions.membership import keep_membership, leave
-from casework.executions.parked import LATELY_US, LOOK_US, can_go_on, due_now
+from casework.executions.parked import LATELY_US, LOOK_FIRST_US, LOOK_US, can_go_on, due_now
 from casework.executions.publish import deliver
 from casework.executions.shares import Share
 from casework.executions.state import STATE
@@ -123,7 +123,9 @@ def _look_at_parked(worker: Worker) -> Program[int]:
         if items:
             did += yield from _take_parked(worker, share, items, moment)
         did += yield from _answer_bell(worker)
-    worker.parked_look_us = moment.middle_us + LOOK_US
+    # Who took something will find more: an execution that one worker cannot go on with meets it again at its next step.
+    worker.parked_pause_us = LOOK_FIRST_US if did else min(LOOK_US, 2 * worker.parked_pause_us or LOOK_US)
+    worker.parked_look_us = moment.middle_us + worker.parked_pause_us
     return did
 
 

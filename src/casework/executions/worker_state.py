@@ -142,6 +142,7 @@ class Worker:
         self.last_look_us = 0
         self.parked_look_us = 0
         """When it looks again at what is parked; 0: it has not looked yet."""
+        self.parked_pause_us = 0
         self.was_full = False
 
     def share(self) -> Share:

@@ -24,6 +24,7 @@ from casework.backends.memory import MemoryBackend
 from casework.backends.threaded import ThreadedBackend
 from casework.errors import CorruptItem, Misuse, NewerFormat, OutcomeUnknown, StoreConflict, Unavailable
 from casework.executions import store as programs
+from casework.executions import store_purging
 from casework.executions.store import Shared
 from casework.executions.store_items import StoredExecution
 from casework.kernel.effects import Get, Transact, Write
@@ -182,7 +183,7 @@ def test_a_late_entry_of_the_trace_does_not_come_to_stand_in_the_next_life(watch
         store.save(StoredExecution("x", "data"))
         late = ByHand(programs.append_trace(Shared(16), "x", {"late": True}), watched).up_to()
         if stops_at == "marked":
-            ByHand(programs.purge(Shared(16), "x", 1), watched).up_to(lambda effect: isinstance(effect, Transact))
+            ByHand(store_purging.purge(Shared(16), "x", 1), watched).up_to(lambda effect: isinstance(effect, Transact))
         else:
             store.purge("x", 1)
         if stops_at == "reborn":
@@ -202,7 +203,7 @@ def test_a_late_entry_of_the_trace_does_not_come_to_stand_in_the_next_life(watch
 def test_a_purge_that_was_interrupted_is_found_and_completed(watched: WatchedBackend) -> None:
     store = ExecutionStore(watched)
     store.save(StoredExecution("x", "data", status="done"))
-    ByHand(programs.purge(Shared(16), "x", 1), watched).up_to(lambda effect: isinstance(effect, Transact))
+    ByHand(store_purging.purge(Shared(16), "x", 1), watched).up_to(lambda effect: isinstance(effect, Transact))
     (found,) = store.list_executions(status="purging").items
     assert found.id == "x" and store.list_executions(status="done").items == []
     assert store.purge("x", found.version)
@@ -249,7 +250,7 @@ def test_our_runtime_and_another_engine_do_not_share_tables(watched: WatchedBack
 def test_a_purge_that_is_late_removes_nothing_of_the_ids_next_life(watched: WatchedBackend) -> None:
     store = ExecutionStore(watched)
     store.commit(StoredExecution("x", "data"), trace={"n": 1})
-    late = ByHand(programs.purge(Shared(16), "x", 1), watched).up_to(lambda effect: isinstance(effect, Transact))
+    late = ByHand(store_purging.purge(Shared(16), "x", 1), watched).up_to(lambda effect: isinstance(effect, Transact))
     assert store.purge("x", 1)
     watched.sleep(1)
     store.commit(StoredExecution("x", "data"), trace={"n": 2})

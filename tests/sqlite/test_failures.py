@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +159,68 @@ def test_a_single_commit_that_failed_and_left_nothing_is_unavailable(backend: Sq
         backend.execute(put("a"))
     assert backend.execute(Get(ITEMS.key("a"))) is None
     backend.execute(put("a"))
+
+
+FULL = """
+import collections, json, resource, sys
+from casework.backends.sqlite import SqliteBackend
+from casework.kernel.conditions import absent
+from casework.kernel.effects import Get, Write
+from casework.kernel.items import Put, Table
+
+things = Table(name="things", partition="id")
+backend = SqliteBackend(sys.argv[1])
+backend.create_tables([things])
+limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, limit[1]))  # no file grows beyond: as on a full disk
+seen = collections.defaultdict(list)
+
+def put(n):
+    try:
+        backend.execute(Write(Put(things, {"id": str(n), "text": "x" * 20_000}, absent())))
+        seen["stored"].append(n)
+    except Exception as error:
+        seen[f"{type(error).__name__}: {error}"[:11]].append(n)
+
+for n in range(60):
+    put(n)
+full = {name: len(numbers) for name, numbers in seen.items()}
+resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+put(1000)
+there = [n for n in [*range(60), 1000] if backend.execute(Get(things.key(str(n))))]
+sys.stdout.write(json.dumps([full, seen["stored"] == there, there[-1]]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit on a file's size there")
+def test_on_a_full_disk_every_write_is_certain_not_to_have_happened_and_works_again_later(path: Path) -> None:
+    """Only an error after the last frame of the log, such as one of fsync, leaves a doubt."""
+    done = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True)
+    full, is_right, last = json.loads(done.stdout)
+    assert set(full) == {"stored", "Unavailable"} and full["stored"] + full["Unavailable"] == 60
+    assert full["Unavailable"] > 20
+    assert is_right and last == 1000
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE])
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_commit_that_could_not_write_was_not_applied_though_nobody_can_look(
+    backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch, code: int, is_gone: bool
+) -> None:
+    def meddle(connection: sqlite3.Connection, statement: str, after: bool) -> None:
+        if statement == "COMMIT" and not after:
+            if is_gone:
+                connection.execute("ROLLBACK")  # as SQLite does by itself after some errors
+            raise error_of(code)
+
+    meddle_with(backend, meddle)
+
+    def broken() -> sqlite3.Connection:
+        raise error_of(sqlite3.SQLITE_FULL)
+
+    monkeypatch.setattr(backend._file, "connect", broken)
+    with pytest.raises(Unavailable, match="othing was written"):
+        backend.execute(put("a"))
 
 
 def test_a_commit_whose_file_cannot_be_read_again_is_unknown(

@@ -19,7 +19,7 @@ from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend, Backend, check_backend
 from casework.errors import MissingTable, StoreError, Unavailable
 from casework.executions import buckets as numbers
-from casework.executions import store
+from casework.executions import store, store_purging
 from casework.executions.store import Shared
 from casework.executions.store_items import StoredExecution
 from casework.kernel.programs import Program
@@ -102,7 +102,7 @@ class ExecutionStore:
     delete_timer = _driven(store.delete_timer)
     append_trace = _driven(store.append_trace)
     read_trace = _driven(store.trace_of)
-    purge = _driven(store.purge)
+    purge = _driven(store_purging.purge)
     raise_buckets = _driven(_raise_buckets)
 
     def create_tables(self) -> None:
@@ -237,7 +237,7 @@ class AsyncExecutionStore:
     delete_timer = _driven_async(store.delete_timer)
     append_trace = _driven_async(store.append_trace)
     read_trace = _driven_async(store.trace_of)
-    purge = _driven_async(store.purge)
+    purge = _driven_async(store_purging.purge)
     raise_buckets = _driven_async(_raise_buckets)
 
     async def create_tables(self) -> None:

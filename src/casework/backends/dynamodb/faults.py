@@ -124,6 +124,8 @@ _CODES: dict[str, Kind] = {
     "InvalidClientTokenId": "denied",
     "SignatureDoesNotMatch": "denied",
     "RequestExpired": "denied",
+    "RequestTimeTooSkewed": "denied",
+    "RequestInTheFuture": "denied",
     "OptInRequired": "denied",
 }
 
@@ -216,6 +218,8 @@ _ADVICE = {
     "UnrecognizedClient": "the access key is not known to AWS; check the credentials and the region",
     "InvalidSignature": "check the secret key and this host's clock, which must be right to within five minutes",
     "Token": "log in again, or renew the token that the credentials come from",
+    "RequestTimeTooSkewed": "set this host's clock, which must be right to within five minutes",
+    "RequestInTheFuture": "set this host's clock, which must be right to within five minutes",
     "Credential": "give the client credentials: environment variables, a profile, or a role (`aws configure`)",
     "Region": "name the region: region_name=..., AWS_REGION, or ?region= in the URL",
 }

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from casework.backends.sqlite.connections import COMMIT_LOOK_S, SqliteFile, begin
-from casework.backends.sqlite.failures import Locked, translated
+from casework.backends.sqlite.failures import Locked, could_not_write, translated
 from casework.backends.sqlite.group import (
     Request,
     StaleGuess,
@@ -100,6 +100,8 @@ class Committer:
 
     def _after_error(self, requests: Sequence[Request], error: Exception) -> None:
         self._forget(requests)
+        if could_not_write(error):
+            self._committing = False  # the log lacks the frame that would make it a commit
         applied = self._settle()
         if applied is None:
             self._answer_unknown(requests, error)

@@ -31,6 +31,16 @@ def primary_code(error: BaseException) -> int:
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
+def could_not_write(error: BaseException) -> bool:
+    """Whether a write to the log failed (no space, a limit, a broken disk), so that a commit was surely not applied.
+
+    A commit counts from the last frame of its log, which bears the mark and is written last; a checksum refuses half a
+    frame. Another error of COMMIT, such as one of ``fsync``, comes when that frame may be there.
+    """
+    code = getattr(error, "sqlite_errorcode", 0) or 0
+    return primary_code(error) == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
+
+
 def is_busy(error: BaseException) -> bool:
     """Whether somebody else held a lock."""
     return primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

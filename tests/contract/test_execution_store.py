@@ -151,7 +151,7 @@ def test_a_commit_that_somebody_else_overtook_is_not_taken_for_its_own(watched: 
 class Weighed(WatchedBackend):
     """Adds up the write units of what is written."""
 
-    units = 0.0
+    weight = 0
 
     def execute(self, effect: Any) -> Any:
         answer = super().execute(effect)
@@ -160,7 +160,7 @@ class Weighed(WatchedBackend):
             for write in writes:
                 stored = self.tables.get(write.key)
                 size = 0 if stored is None else sum(len(str(name)) + len(str(value)) for name, value in stored.items())
-                self.units += max(1, math.ceil(size / 1024)) * (2 if isinstance(effect, Transact) else 1)
+                self.weight += max(1, math.ceil(size / 1024)) * (2 if isinstance(effect, Transact) else 1)
         return answer
 
 
@@ -170,11 +170,11 @@ def test_emits_of_one_commit_are_acknowledged_one_by_one_at_one_unit_each(count:
     backend.create_tables(TABLES)
     store = ExecutionStore(backend)
     seqs = store.commit(StoredExecution("x", "data"), [("y", f"{n}: {'x' * 100}") for n in range(count)])
-    backend.units = 0
+    backend.weight = 0
     for seq in seqs:
         store.ack_outbox(seq)
     assert store.pending_outbox() == []
-    assert count <= backend.units <= count * 1.1 + 10
+    assert count <= backend.weight <= count * 1.1 + 10
 
 
 def test_a_late_entry_of_the_trace_does_not_come_to_stand_in_the_next_life(watched: WatchedBackend) -> None:
@@ -222,6 +222,7 @@ def test_a_store_makes_its_tables() -> None:
     store.create_tables()
     store.create_tables()
     store.save(StoredExecution("x", "data"))
+    assert store.load("x") is not None
 
     async def play() -> None:
         store = AsyncExecutionStore(ThreadedBackend(MemoryBackend()))
@@ -240,7 +241,7 @@ def test_our_runtime_and_another_engine_do_not_share_tables(watched: WatchedBack
         app.streams.append("s", [casework.Op("1", b"x")])
     ExecutionStore(watched).save(StoredExecution("y", "data"))
     other = WatchedBackend()
-    with casework.open(other, machines=[machine]) as app:
+    with casework.open(other, machines=[machine], create=True) as app:
         app.start("m", id="ours")
         with pytest.raises(Misuse, match=r"casework.open has used these tables.*Nothing was written"):
             ExecutionStore(other).save(StoredExecution("x", "data"))

@@ -320,6 +320,7 @@ class CommitsContract:
     def test_every_emit_stays_until_it_is_acknowledged_whoever_is_purged(
         self, store: Any, new: New, count: int
     ) -> None:
+        """Those to nobody, to the sender itself and to another; alone and packed; in the id's next life, too."""
         sender, target = new(), new("b")
         store.save(target)
         seqs = store.commit(sender, [(to, "x") for to in (None, sender.id, target.id) for _ in range(count)])

@@ -12,6 +12,14 @@ MAX_LABEL = 80
 """Longer labels of transitions are cut."""
 
 
+_RESERVED = re.compile(
+    r"(acc|as|branch|choice|class|click|default|direction|end|fork|hide|href|history|join|left|note|over|right|root"
+    r"|scale|start|state|style|title|constructor|prototype|__|[0-9])",
+    re.IGNORECASE,
+)
+"""What the name of a state does not begin with in a diagram: Mermaid or PlantUML would take it for a word of theirs."""
+
+
 class Drawn(Protocol):
     """What is asked of a machine here."""
 
@@ -31,7 +39,7 @@ def mermaid(machine: Drawn, active: Iterable[str] = ()) -> str:
 def plantuml(machine: Drawn, active: Iterable[str] = ()) -> str:
     """The machine as PlantUML; ``active`` as for :func:`mermaid`."""
     drawing = _PlantUml(machine.definition, active)
-    return "\n".join(["@startuml", f"title {machine.name}", *drawing.lines(), "@enduml"]) + "\n"
+    return "\n".join(["@startuml", f"title {drawing.escaped(machine.name)}", *drawing.lines(), "@enduml"]) + "\n"
 
 
 class _Drawing:
@@ -42,16 +50,18 @@ class _Drawing:
         self.names: dict[str, str] = {}
         for path in self.states:
             name = re.sub(r"\W", "_", path, flags=re.ASCII) or "_"
+            if _RESERVED.match(name):
+                name = f"s_{name}"
             while name in self.names.values():
                 name += "_"
             self.names[path] = name
 
     def lines(self) -> list[str]:
-        found = self.inside(self.root, "    ")
+        edges: list[str] = []
         for state in self.states.values():
             for label, transition in _labelled(state):
-                found += self.edges(state, transition, label)
-        return [*found, *self.marks()]
+                edges += self.edges(state, transition, label)
+        return [*self.inside(self.root, "    "), *edges, *self.marks()]
 
     def inside(self, state: dict[str, Any], indent: str) -> list[str]:
         found = []
@@ -73,12 +83,10 @@ class _Drawing:
         found = [opening]
         if state.get("states"):
             found = [f"{opening} {{", *self.inside(state, indent + "    "), f"{indent}}}"]
-        for part in ("entry", "exit"):
-            if state.get(part):
-                found.append(f"{indent}{name} : {self.escaped(f'{part} / {_actions(state[part])}')}")
-        for invoke in state.get("invoke", []):
-            src = next(iter(invoke["src"].values()))
-            found.append(f"{indent}{name} : {self.escaped(f'invoke {src}')}")
+        said = [f"{part} / {_actions(state[part])}" for part in ("entry", "exit") if state.get(part)]
+        said += [f"invoke {next(iter(invoke['src'].values()))}" for invoke in state.get("invoke", [])]
+        found += self.described(state["path"], said, indent)
+        found += self.beside(state["path"], indent)
         if state["kind"] == "final":
             found.append(f"{indent}{name} --> [*]")
         return found
@@ -86,14 +94,20 @@ class _Drawing:
     def edges(self, state: dict[str, Any], transition: dict[str, Any], label: str) -> list[str]:
         text = _label(label, transition)
         if state["path"] == "":
-            return [
-                f"    {self.names[target]} : {self.escaped(f'from anywhere: {text}')}"
-                for target in _targets(transition)
-            ]
+            said = [(target, f"from anywhere: {text}") for target in _targets(transition)]
+            return [line for target, each in said for line in self.described(target, [each], "    ")]
         name = self.names[state["path"]]
         if not _targets(transition):
-            return [f"    {name} : {self.escaped(text)}"]
+            return self.described(state["path"], [text], "    ")
         return [f"    {name} --> {self.names[target]} : {self.escaped(text)}" for target in _targets(transition)]
+
+    def described(self, path: str, said: list[str], indent: str) -> list[str]:
+        """Lines of text in the box of a state."""
+        return [f"{indent}{self.names[path]} : {self.escaped(each)}" for each in said]
+
+    def beside(self, path: str, indent: str) -> list[str]:
+        """What stands beside the box of a state."""
+        return []
 
     def colour(self, state: dict[str, Any]) -> str:
         return ""
@@ -106,6 +120,22 @@ class _Drawing:
 
 
 class _Mermaid(_Drawing):
+    def __init__(self, definition: dict[str, Any], active: Iterable[str]) -> None:
+        super().__init__(definition, active)
+        self.notes: dict[str, list[str]] = {}
+
+    def described(self, path: str, said: list[str], indent: str) -> list[str]:
+        """A state with states inside can hold no text in Mermaid, but one note beside it can."""
+        if not self.states[path].get("states"):
+            return super().described(path, said, indent)
+        self.notes.setdefault(path, []).extend(said)
+        return []
+
+    def beside(self, path: str, indent: str) -> list[str]:
+        if not self.notes.get(path):
+            return []
+        return [f"{indent}note right of {self.names[path]} : {'<br/>'.join(map(self.escaped, self.notes[path]))}"]
+
     def marks(self) -> list[str]:
         if not self.active:
             return []

@@ -30,7 +30,7 @@ def name_problem(text: str) -> Wrong:
 def state_problem(text: str) -> Wrong:
     """What cannot be the name of a state: dots separate states in a path, '#' begins an id."""
     if "." in text or text.startswith("#"):
-        return "cannot name a state", "no dot, which separates states, and no '#' at its beginning, which means an id"
+        return "a dot separates states, and a leading '#' means an id", "no dot, no leading '#', no blank around it"
     return name_problem(text)
 
 

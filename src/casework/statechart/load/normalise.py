@@ -14,6 +14,7 @@ from casework.errors import InvalidMachine, NotJson
 from casework.statechart.budget import LIMIT_MAX, LIMIT_MIN, Limits
 from casework.statechart.expressions import find_problem
 from casework.statechart.jsonable import check_json
+from casework.statechart.load.naming import name_problem, state_problem
 from casework.statechart.load.parts import Parts
 from casework.statechart.load.publish import normalised_publish
 from casework.statechart.load.source import Path, Problems
@@ -195,13 +196,20 @@ class _Normaliser:
 
     def _describe(self, raw: dict[str, Any], at: Path, node: dict[str, Any], is_root: bool) -> None:
         if "id" in raw and not is_root:
-            if isinstance(raw["id"], str) and raw["id"]:
+            wrong = name_problem(raw["id"]) if isinstance(raw["id"], str) else None
+            if wrong and raw["id"]:
+                self.problems.add((*at, "id"), f"the id {raw['id']!r:.120} {wrong[0]}", wrong[1])
+            elif isinstance(raw["id"], str) and raw["id"]:
                 node["id"] = raw["id"]
             else:
                 self.problems.add((*at, "id"), f"the id {raw['id']!r} is not text")
         tags = raw.get("tags", [])
         tags = [tags] if isinstance(tags, str) else tags
         if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
+            for tag in tags:
+                wrong = name_problem(tag)
+                if wrong:
+                    self.problems.add((*at, "tags"), f"the tag {tag!r:.120} {wrong[0]}", wrong[1])
             if tags:
                 node["tags"] = tags
         else:
@@ -247,8 +255,9 @@ class _Normaliser:
         result = []
         for key, value in raw.items():
             where = (*at, "states", key)
-            if not key or "." in key or key.startswith("#") or key != key.strip():
-                self.problems.add(where, f"{key!r} cannot name a state", "no dot, no leading '#', no blank around it")
+            wrong = state_problem(key)
+            if wrong:
+                self.problems.add(where, f"{key!r:.120} cannot name a state: {wrong[0]}", wrong[1])
             result.append(self.state(value, where, f"{path}.{key}" if path else key, key))
         return result
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from casework.statechart.durations import HOW_TO, delay_us
 from casework.statechart.expressions import find_problem, is_expression
-from casework.statechart.load.naming import event_problem
+from casework.statechart.load.naming import event_problem, name_problem
 from casework.statechart.load.source import Path, Problems
 from casework.statechart.suggestions import suggestion
 
@@ -15,6 +15,8 @@ TRANSITION_KEYS = ("target", "guard", "actions", "reenter", "description", "meta
 INVOKE_KEYS = ("id", "src", "input", "onDone", "onError", "retry", "timeout", "heartbeat", "each", "join",
                "description", "meta")  # fmt: skip
 RETRY_KEYS = ("max_attempts", "initial", "factor", "max", "jitter")
+MAX_INVOKE_BYTES = 800
+"""A task's key in the store holds the id of its invocation, and a key of DynamoDB holds 1,024 bytes."""
 BUILT_INS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # name: required and optional params; assign takes any
     "assign": ((), ()),
@@ -272,6 +274,13 @@ class Parts:
         if not isinstance(name, str) or not name:
             self.problems.add((*at, "id"), f"the id {name!r} is not text")
             name = default_id
+        wrong = name_problem(name) if "id" in raw else None
+        if wrong or len(name.encode("utf-8", "replace")) > MAX_INVOKE_BYTES:
+            why, fix = wrong or (
+                f"is longer than {MAX_INVOKE_BYTES} bytes (by default it is the path)",
+                "give it an id",
+            )
+            self.problems.add((*at, "id") if "id" in raw else at, f"the id of the invocation {name!r:.120} {why}", fix)
         result: dict[str, Any] = {"id": name, "src": self._src(raw.get("src"), at)}
         loop = ("item", "index") if "each" in raw else ()
         if "input" in raw:

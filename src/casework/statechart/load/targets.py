@@ -61,7 +61,7 @@ class _Resolver:
         parent = path.rpartition(".")[0]
         if "target" not in node:
             node["target"] = []
-            if path in self.states[parent].get("initial", {}).get("target", []):
+            if path in self.states.get(parent, self.root).get("initial", {}).get("target", []):
                 self.problems.add(self.places[path], "the history state is where its parent begins", "give it a target")
             return
         targets = node["target"]
@@ -107,7 +107,7 @@ class _Resolver:
         full = f"{base}.{rest}" if base else rest
         if full in self.states:
             return full
-        known = [child["key"] for child in self.states[base].get("states", [])]
+        known = [child["key"] for child in self.states.get(base, self.root).get("states", [])]
         relation = "in" if text.startswith(".") else "beside"
         message = f"there is no state {spoken or text!r} {relation} {path or 'the machine'!r}"
         elsewhere = [other for other in self.states if other.rpartition(".")[2] == rest]

@@ -16,7 +16,8 @@ from casework.executions.buckets import raise_buckets
 from casework.executions.membership import Membership, beat
 from casework.executions.runtime import Runtime
 from casework.executions.store_items import StoredExecution, TimerOp
-from casework.kernel.schema import bucket_of
+from casework.kernel.effects import Get
+from casework.kernel.schema import EXECUTIONS, bucket_of
 
 MACHINE = casework.Machine.from_dict({
     "id": "m", "initial": "a",
@@ -88,6 +89,20 @@ def test_a_listing_under_way_while_the_number_is_raised_misses_nothing(opener: O
         ids += [execution.id for execution in page.items]
         cursor = page.next
     assert set(ids) == set(IDS)
+
+
+def test_a_process_that_knows_of_fewer_buckets_does_not_put_a_state_back(opener: Opener) -> None:
+    """A listing that goes through the buckets in order could miss one that goes back and forth."""
+    app, before = opener(buckets=OLD), opener()
+    for id in IDS:
+        app.start("m", id=id)
+    app.raise_buckets(NEW)
+    for writer in (app, before, app, before):
+        for id in IDS:
+            writer.handle(id, "stay")
+            listed = app.backend.execute(Get(EXECUTIONS.key(id, "0")))["listing"]
+            assert listed == f"running/{bucket_of(id, NEW)}"
+    assert before.core.rt.options.buckets == OLD
 
 
 def test_dead_letters_in_new_buckets_are_listed_by_a_process_that_was_opened_before(opener: Opener) -> None:

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from casework.simulation.runner import Report, Scenario, explore
-from casework.simulation.scenarios import consuming, executions, lifecycle, outcomes, streams, transactions, truncation
+from casework.simulation.scenarios import (
+    consuming,
+    executions,
+    lifecycle,
+    outcomes,
+    raising,
+    streams,
+    transactions,
+    truncation,
+)
 from casework.simulation.scenarios.catalogue import SCENARIOS
 from tests.simulation import (
     clock_mutations,
@@ -20,6 +29,7 @@ from tests.simulation import (
     mutations,
     outcome_mutations,
     race_mutations,
+    raise_mutations,
     repair_mutations,
     stream_mutations,
     transaction_mutations,
@@ -30,14 +40,15 @@ from tests.simulation.planting import Fault
 VARIANTS = {
     executions.ChildrenHarsh, executions.ShellHarsh, streams.AppendsHarsh, streams.ConsumersHarsh,
     truncation.TruncationAtOnce, truncation.Keepers, outcomes.Asked, outcomes.Parked, consuming.OverrunHandlers,
-    lifecycle.LivesPublished, transactions.FinishedOnce,
+    lifecycle.LivesPublished, transactions.FinishedOnce, raising.Raises,
 }  # fmt: skip
-"""The same as another scenario with other faults or settings: fewer seeds in `make test`, as many in `make soak`."""
+"""The same as another scenario with other faults or settings, or a long one: fewer seeds in `make test`, not in soak."""
 FAULTS = (
     *mutations.FAULTS, *race_mutations.FAULTS, *lifecycle_mutations.FAULTS, *stream_mutations.FAULTS,
     *outcome_mutations.FAULTS, *consumer_mutations.FAULTS, *repair_mutations.FAULTS,
     *deploy_mutations.FAULTS,
-    *idempotency_mutations.FAULTS, *clock_mutations.FAULTS, *transaction_mutations.FAULTS,
+    *idempotency_mutations.FAULTS, *clock_mutations.FAULTS, *raise_mutations.FAULTS,
+    *transaction_mutations.FAULTS,
 )  # fmt: skip
 SEEDS_MAX = 6000
 """A fault that is not found within so many seeds fails the test; medians stand far below."""

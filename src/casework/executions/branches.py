@@ -19,7 +19,7 @@ from casework.executions.runtime import Runtime
 from casework.executions.state import Invoke, State, decode_data
 from casework.kernel.items import Item, Put
 from casework.kernel.programs import Program, query_all
-from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
+from casework.kernel.schema import EXECUTIONS, FORMAT, check_format
 
 NOTE_BEGIN, NOTE_END = "f/", "f0"
 """Bounds of the notes' sort keys."""
@@ -59,8 +59,8 @@ class Branch(msgspec.Struct, kw_only=True, gc=False):
         """Ids of the children from ordinal ``begin`` to before ``end``."""
         return [self.child(ordinal) for ordinal in range(begin, min(end, self.total))]
 
-    def note(self, buckets: int) -> Put:
-        """The write that remembers it, once the parent waits no longer."""
+    def note(self, bucket: int) -> Put:
+        """The write that remembers it, once the parent waits no longer; ``bucket`` is that in which this is listed."""
         item: Item = {
             "id": self.parent,
             "sort": f"{NOTE_BEGIN}{self.stay:08d}/{self.invoke}",
@@ -70,7 +70,7 @@ class Branch(msgspec.Struct, kw_only=True, gc=False):
             "total": self.total,
             "done": self.done,
             "needed": self.needed,
-            "listing": f"{NOTES}/{bucket_of(self.parent, buckets)}",
+            "listing": f"{NOTES}/{bucket}",
             "listed": f"{self.machine}/{self.parent}/{self.stay:08d}/{id_digest(self.invoke)}",
         }
         if self.failed:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from casework.errors import ConditionFailed, Contention, Misuse, StoreError
+from casework.errors import ConditionFailed, Contention, Misuse, OutcomeUnknown, StoreError
 from casework.kernel.conditions import absent, all_of, any_of, equals, less_than, present
 from casework.kernel.items import Item, Put, Scalar, Update
 from casework.kernel.programs import Program, get, lost_again, now, query_all, write
@@ -116,7 +116,7 @@ def raise_buckets(known: Buckets, number: int) -> Program[bool]:
         lower = any_of(absent("read_buckets"), less_than("read_buckets", number))
         try:
             yield from write(Update(SETTINGS, {"read_buckets": number}, when=all_of(present(), lower)))
-        except (ConditionFailed, Contention) as error:
+        except (ConditionFailed, Contention, OutcomeUnknown) as error:
             lost = yield from lost_again(lost, RACES, error)
 
 
@@ -129,8 +129,8 @@ def make_settings(known: Buckets) -> Program[None]:
     }  # fmt: skip
     try:
         yield from write(Put(REGISTRY, item, absent()))
-    except ConditionFailed:
-        pass  # somebody else has made them meanwhile
+    except (ConditionFailed, OutcomeUnknown):
+        pass  # somebody else may have made them meanwhile; they are read again
 
 
 def let_writers_follow(known: Buckets, item: Mapping[str, Any] | None) -> Program[bool]:
@@ -146,8 +146,8 @@ def let_writers_follow(known: Buckets, item: Mapping[str, Any] | None) -> Progra
         return False
     try:
         yield from write(Update(SETTINGS, {"buckets": wanted}, when=equals("buckets", item["buckets"])))
-    except ConditionFailed:
-        pass  # somebody else has moved it meanwhile
+    except (ConditionFailed, OutcomeUnknown):
+        pass  # somebody else may have moved it meanwhile: what is read now tells
     yield from refresh(known)
     return known.write_buckets >= wanted
 

@@ -455,6 +455,7 @@ class Change:
         """The state after this change, one version on."""
         before, data = self.state, self.data
         new = State(
+            bucket=before.bucket,
             id=before.id,
             version=before.version + 1,
             status=self.status,
@@ -518,7 +519,7 @@ class Change:
         if len(removed) <= REMOVED_MAX:
             with_it += removed
         with_it += [self._mark(event_id) for event_id in self.marks]
-        with_it += [branch.note(buckets) for branch in self.left]
+        with_it += [branch.note(self.state.bucket_in(buckets)) for branch in self.left]
         if self.rt.options.trace_max:  # every commit, so that a version without an entry shows a fault
             with_it += trace_writes(new, self.events, self.now_us, self.rt.options.trace_max)
         deliveries = self._deliveries(new)

@@ -175,6 +175,8 @@ class State(msgspec.Struct, kw_only=True, gc=False):
     updated_at_us: int = 0
     listed: bool = True
     """Whether it stands in the listing index; children do once they failed, or an operator moved them."""
+    bucket: int = 0
+    """In which bucket it stood there when it was read."""
     resume_status: str = ""
     """Of a suspended execution: the status to go back to. Of another one: it was resumed, and its messages and tasks
     are still to be put back into the index."""
@@ -214,6 +216,14 @@ class State(msgspec.Struct, kw_only=True, gc=False):
             return "timer", decode_timers(self.timers)[0].due_us
         return None
 
+    def bucket_in(self, buckets: int) -> int:
+        """The bucket in which it is listed when ``buckets`` are put into: never one before that in which it is.
+
+        A process may know of fewer buckets than the one that wrote it last. Were it put back, a listing that goes
+        through the buckets in order could miss it.
+        """
+        return max(self.bucket, bucket_of(self.id, buckets))
+
     def to_item(self, buckets: int) -> Item:
         """The item to store."""
         item: Item = {
@@ -228,7 +238,7 @@ class State(msgspec.Struct, kw_only=True, gc=False):
             "created_at_us": self.created_at_us,
             "updated_at_us": self.updated_at_us,
         }
-        bucket = bucket_of(self.id, buckets)
+        bucket = self.bucket_in(buckets)
         if self.listed:
             item["listing"] = f"{self.status}/{bucket}"
             item["listed"] = f"{self.machine}/{self.id}"
@@ -275,11 +285,17 @@ def state_of(item: Mapping[str, Any]) -> State:
             created_at_us=item.get("created_at_us", 0),
             updated_at_us=item.get("updated_at_us", 0),
             listed="listing" in item,
+            bucket=int(item["listing"].rpartition("/")[2]) if "listing" in item else 0,
             resume_status=item.get("resume_status", ""),
             parked=item.get("parked", ""),
         )
     except KeyError as error:
         raise CorruptItem(f"the state of execution {item.get('id')!r} lacks {error}; see `casework show`") from None
+    except (AttributeError, ValueError):
+        what = f"{item.get('listing')!r:.80}"
+        raise CorruptItem(
+            f"the state of execution {item.get('id')!r} is listed in {what}, which is no bucket"
+        ) from None
 
 
 def decode_data(state: State, text: str) -> Data:

@@ -259,6 +259,7 @@ def _take_over(exe: StoredExecution, state: Mapping[str, Any] | None) -> None:
     exe.recent_ids = state.get("recent_ids", b"")
     exe.last_commit_us = int(state.get("last_sent_us", 0))
     exe.created_at_us = int(state.get("created_at_us", exe.created_at_us))
+    exe.bucket = items.listed_in(state)
 
 
 def own_store(shared: Shared) -> Program[None]:
@@ -330,7 +331,7 @@ class _Plan:
 
     def _state(self, shared: Shared, version: int) -> AnyWrite:
         exe = self.exe
-        bucket = bucket_of(exe.id, shared.buckets)
+        bucket = self.bucket = max(exe.bucket, bucket_of(exe.id, shared.buckets))  # never back: see State.bucket_in
         attributes: dict[str, Any] = {
             "format": FORMAT,
             "version": version,
@@ -378,6 +379,7 @@ class _Plan:
         exe.last_commit_us = self.at_us
         exe.created_at_us, exe.updated_at_us = exe.created_at_us or self.at_us, self.at_us
         exe.known_timers = self.timers_text
+        exe.bucket = self.bucket
 
     def _is_same(self, found: Mapping[str, Any]) -> bool:
         """Whether the state that refused is the one that was loaded, but for what moves without its version."""

@@ -53,6 +53,8 @@ class StoredExecution(msgspec.Struct):
     last_commit_us: int = 0
     known_timers: str | None = None
     """The timers as they were read; None: not read yet. The store's own."""
+    bucket: int = 0
+    """In which bucket it was listed when it was read. The store's own."""
 
     @property
     def key(self) -> Key:
@@ -133,9 +135,15 @@ def stored_of(item: Mapping[str, Any]) -> StoredExecution:
             recent_ids=item.get("recent_ids", b""),
             last_commit_us=item.get("last_sent_us", 0),
             known_timers=item.get("timers", ""),
+            bucket=listed_in(item),
         )
     except KeyError as error:
         raise CorruptItem(f"the state of execution {item.get('id')!r} lacks {error}") from None
+
+
+def listed_in(item: Mapping[str, Any]) -> int:
+    """The bucket in which a state item is listed."""
+    return int(str(item.get("listing", "/0")).rpartition("/")[2])
 
 
 def to_us(seconds: Any, what: str) -> int:

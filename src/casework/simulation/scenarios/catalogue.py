@@ -14,6 +14,7 @@ from casework.simulation.scenarios import (
     operators,
     outcomes,
     races,
+    raising,
     records,
     redriving,
     repairing,
@@ -24,7 +25,7 @@ from casework.simulation.scenarios import (
 
 SCENARIOS = (
     *executions.ALL, *freezing.ALL, *races.ALL, *deploying.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL,
-    *redriving.ALL, *components.ALL,
+    *redriving.ALL, *components.ALL, *raising.ALL,
     *records.ALL, *streams.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL,
     *idempotency.SCENARIOS, *transactions.ALL,
 )  # fmt: skip

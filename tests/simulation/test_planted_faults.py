@@ -42,7 +42,7 @@ VARIANTS = {
     truncation.TruncationAtOnce, truncation.Keepers, outcomes.Asked, outcomes.Parked, consuming.OverrunHandlers,
     lifecycle.LivesPublished, transactions.FinishedOnce, raising.Raises,
 }  # fmt: skip
-"""The same as another scenario with other faults or settings, or a long one: fewer seeds in `make test`, not in soak."""
+"""The same as another scenario with other faults or settings, or long: fewer seeds in `make test`, not in a soak."""
 FAULTS = (
     *mutations.FAULTS, *race_mutations.FAULTS, *lifecycle_mutations.FAULTS, *stream_mutations.FAULTS,
     *outcome_mutations.FAULTS, *consumer_mutations.FAULTS, *repair_mutations.FAULTS,

@@ -40,7 +40,9 @@ SHAPES: dict[str, Callable[[int], Definition]] = {
     "regions": lambda n: regions(n, lambda i: {"x": {"on": {"go": "y"}}, "y": {"on": {"go": "x"}}}),
     "events of their own": lambda n: regions(n, lambda i: {"x": {"on": {f"go.{i}": "y"}}, "y": {"on": {f"b{i}": "x"}}}),
     "eventless": lambda n: regions(n, lambda i: {"x": {"on": {"go": "y"}}, "y": {"always": "x"}}),
-    "endless": lambda n: regions(n, lambda i: {"x": {"always": "y"}, "y": {"always": "x"}}, limits={"work": 1000 + 20 * n}),
+    "endless": lambda n: regions(
+        n, lambda i: {"x": {"always": "y"}, "y": {"always": "x"}}, limits={"work": 1000 + 20 * n}
+    ),
     "guards": lambda n: regions(n, lambda i: {
         "x": {"on": {"go": {"target": "y", "guard": {"expr": f"In('r{n - 1 - i}.x')"}}}}, "y": {}}),
     "In() on the way": lambda n: regions(n, asking),

@@ -113,7 +113,8 @@ def drawings() -> list[str]:
     found = [mermaid(RICH), mermaid(SMALL, ["a"])]
     for word in WORDS:
         inside: dict[str, Any] = {
-            "entry": "f", "exit": "f", "invoke": {"src": "t"}, "initial": word, "on": {"go": "z", word.replace("*", "x"): {"actions": "f"}},
+            "entry": "f", "exit": "f", "invoke": {"src": "t"}, "initial": word,
+            "on": {"go": "z", word.replace("*", "x"): {"actions": "f"}},
             "states": {word: {"on": {"go": "y"}, "entry": "f"}, "y": {}},
         }  # fmt: skip
         for state in ({"on": {"go": "z"}, "entry": "f"}, inside):

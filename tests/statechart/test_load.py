@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from casework.errors import InvalidMachine, Misuse
-from casework.statechart import Machine
+from casework.statechart import Machine, start
 from casework.statechart.load.yaml import parse
 
 
@@ -221,3 +221,16 @@ def test_json_keeps_its_own_rules() -> None:
 def test_names_that_would_be_ambiguous_are_refused(name: str) -> None:
     with pytest.raises(InvalidMachine, match=r"cannot name a machine|has no name"):
         Machine.from_dict({"id": name, "initial": "a", "states": {"a": {}}})
+
+
+@pytest.mark.parametrize("levels", [45, 46, 200, 2000])
+def test_states_are_nested_on_45_levels_at_most(levels: int) -> None:
+    definition: dict[str, Any] = {"entry": [{"type": "assign", "params": {"a": {"expr": "1"}}}]}
+    for _ in range(levels):
+        definition = {"initial": "s", "states": {"s": definition}}
+    if levels == 45:
+        machine = Machine.from_dict({"id": "m", **definition})
+        assert start(machine, None, 0).snapshot.context == {"a": 1}
+        return
+    with pytest.raises(InvalidMachine, match="states inside each other on more than 45 levels"):
+        Machine.from_dict({"id": "m", **definition})

@@ -32,6 +32,8 @@ STATE_KEYS = ("id", "type", "initial", "states", "on", "always", "after", "entry
 HISTORY_KEYS = ("id", "type", "history", "target", "actions", "tags", "meta", "description")
 FINAL_KEYS = ("id", "type", "entry", "exit", "output", "tags", "meta", "description")
 _NAME = re.compile(r"(?![ .])[\w .:-]{1,100}(?<![ .])")
+MAX_NESTING = 45
+"""Levels of states: each takes two levels of JSON, of which there are 100."""
 RULES = ("xstate", "scxml")
 KINDS = ("atomic", "compound", "parallel", "final", "history")
 
@@ -54,6 +56,11 @@ def normalise(raw: Any, problems: Problems, places: dict[str, str] | None = None
     """
     if not isinstance(raw, dict):
         raise InvalidMachine([*problems.found, f"{problems.source}: a machine is a mapping, not {type(raw).__name__}"])
+    if _is_too_deep(raw):
+        message = (
+            f"states inside each other on more than {MAX_NESTING} levels (make the inner ones a machine of their own)"
+        )
+        raise InvalidMachine([*problems.found, f"{problems.source}: {message}"])
     try:
         check_json(raw, "")
     except NotJson as error:
@@ -69,6 +76,16 @@ def normalise(raw: Any, problems: Problems, places: dict[str, str] | None = None
     if problems.found:
         raise InvalidMachine(problems.found)
     return definition
+
+
+def _is_too_deep(raw: dict[str, Any]) -> bool:
+    """Whether states are nested deeper than a stored definition can be; by levels, since a document may hold itself."""
+    level: list[Any] = [raw]
+    for _ in range(MAX_NESTING + 1):
+        inside = [each.get("states") for each in level]
+        level = [state for states in inside if isinstance(states, dict) for state in states.values()]
+        level = [state for state in level if isinstance(state, dict)][:100_000]
+    return bool(level)
 
 
 class _Normaliser:

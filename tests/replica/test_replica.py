@@ -143,14 +143,14 @@ def test_a_crash_inside_a_change_of_the_file_leaves_it_as_it_was(replica_at: Mak
     replica.push()
     before = replica.file.cursor
 
-    def die() -> None:
+    def die(*args: Any) -> None:
         raise Died
 
-    replica.file._forget_pulled = die  # type: ignore[method-assign]
+    replica.file._settle = die  # type: ignore[method-assign]
     with pytest.raises(Died):
         replica.pull()
     assert replica.file.cursor == before and ids(replica) == []
-    del replica.file._forget_pulled
+    del replica.file._settle
     replica.pull()
     assert ids(replica) == ["a"]
 
@@ -377,3 +377,157 @@ def test_a_tail_gives_what_is_there_and_then_what_comes(replica_at: Make) -> Non
         else:
             break
     assert seen == ["a", "b"]
+
+
+# --- ids that meet, snapshots that contain one's own, relays that are away ------------------------------------------
+
+
+def own_ids(found: Any) -> list[str]:
+    return [waiting.op.id for waiting in found]
+
+
+@pytest.mark.parametrize("comes", ["before the push", "while the answer of the push is lost"])
+def test_an_own_operation_whose_id_somebody_else_took_is_parked_and_goes_on_under_a_new_one(
+    replica_at: Make, comes: str
+) -> None:
+    (mine, transport), (other, _) = replica_at("mine"), replica_at("other")
+    mine.append(b"mine", id="x")
+    other.append(b"theirs", id="x")
+    other.push()
+    if comes != "before the push":
+        transport.lose_answer = True
+        with pytest.raises(Unavailable):
+            mine.push()
+        transport.lose_answer = False
+    mine.pull()
+    assert own_ids(mine.parked()) == ["x"] and "another operation" in mine.parked()[0].error
+    assert mine.parked()[0].op.data == b"mine"
+    assert mine.sync().pushed == 0
+    with pytest.raises(Misuse, match="one of the two"):
+        mine.unpark("x", new_id="y", drop=True)
+    assert mine.unpark("x", new_id="y") and not mine.unpark("x", new_id="z")
+    mine.sync()
+    other.pull()
+    assert [(op.id, op.data) for op in other.read()] == [("x", b"theirs"), ("y", b"mine")]
+    assert own_ids(mine.file.own("waiting", "pushed", "parked")) == []
+
+
+def test_an_own_operation_that_came_back_is_known_by_its_content(replica_at: Make) -> None:
+    mine, transport = replica_at()
+    mine.append(b"a", id="a")
+    transport.lose_answer = True
+    with pytest.raises(Unavailable):
+        mine.push()
+    transport.lose_answer = False
+    mine.pull()
+    assert own_ids(mine.file.own("waiting", "pushed", "parked")) == [] and mine.push().pushed == 0
+
+
+def test_a_new_id_that_waits_already_is_refused_and_nothing_is_lost(replica_at: Make) -> None:
+    mine, _ = replica_at()
+    mine.append(b"1", id="x")
+    mine.append(b"2", id="y")
+    mine.file.park("x", "taken")
+    with pytest.raises(Misuse, match="'y'"):
+        mine.unpark("x", new_id="y")
+    assert own_ids(mine.parked()) == ["x"]
+    with pytest.raises(Misuse):
+        mine.unpark("x", new_id="")
+
+
+def test_what_a_snapshot_contains_of_ones_own_is_counted_once(replica_at: Make, world: World) -> None:
+    mine, transport = replica_at()
+    mine.append(b"a")
+    mine.push()
+    mine.append(b"b")
+    transport.lose_answer = True
+    with pytest.raises(Unavailable):
+        mine.push()
+    transport.lose_answer = False
+    run(put_snapshot(Log(), "s", 2, b"2"), world.blocking)
+    mine.begin_at_snapshot()
+    mine.sync()
+
+    def count(state: int, op: Op) -> int:
+        return state + 1
+
+    assert mine.view("n", count, 0) == 2
+    assert own_ids(mine.file.own("waiting", "pushed", "parked")) == []
+
+
+def test_the_log_of_a_replica_shrinks_behind_a_snapshot(replica_at: Make, world: World) -> None:
+    mine, _ = replica_at()
+    for n in range(5):
+        mine.append(b"%d" % n)
+    mine.sync()
+    run(put_snapshot(Log(), "s", 3, b"3"), world.blocking)
+    assert mine.begin_at_snapshot() == (3, b"3")
+    assert [op.seq for op in mine.read()] == [4, 5] and mine.file.cursor == 5
+    assert mine.fold("n", lambda state, op: state + 1, 0) == 5
+    assert mine.begin_at_snapshot() == (3, b"3") and [op.seq for op in mine.read()] == [4, 5]
+
+
+def test_a_replica_that_a_truncation_left_behind_has_a_way_on(replica_at: Make, world: World) -> None:
+    (mine, _), (other, _) = replica_at("mine"), replica_at("other")
+    other.append(b"1")
+    other.sync()
+    mine.sync()
+    for n in range(2, 5):
+        other.append(b"%d" % n)
+        other.push()
+    run(truncate(Log(), "s", 3, repush_window_s=-10), world.blocking)
+    with pytest.raises(CursorTooOld):
+        mine.pull()
+    with pytest.raises(CursorTooOld):
+        mine.rebase()
+    assert mine.rebase(skip_lost=True) == 3
+    mine.pull()
+    assert [op.seq for op in mine.read()] == [1, 4]
+    assert mine.rebase() == 4, "nothing is lost, so nothing changes"
+    run(put_snapshot(Log(), "s", 4, b"4"), world.blocking)
+
+
+def test_a_tail_waits_for_a_stream_that_is_not_there_and_asks_again_where_nobody_answers(
+    tmp_path: Path, client: TestClient[Any]
+) -> None:
+    transport, pauses = Direct(client), []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            transport.lose_request = True
+        if len(pauses) == 6:
+            transport.lose_request = False
+            with Replica(tmp_path / "other", stream="s", transport=Direct(client)) as other:
+                other.append(b"now")
+                other.push()
+
+    with Replica(tmp_path / "mine", stream="s", transport=transport, sleep=sleep) as mine:
+        assert next(mine.tail()).data == b"now"
+    assert pauses[:3] == [2.0] * 3 and pauses[3:6] == [0.2, 0.4, 0.8]
+
+
+@pytest.mark.parametrize("status", [200, 302, 511])
+def test_an_answer_that_is_no_relays_is_told_apart(replica_at: Make, status: int) -> None:
+    mine, transport = replica_at()
+    mine.append(b"a")
+    page = Answer(status, {"detail": "<html>Please log in"}, 0.0, False)
+    for ask in (mine.push, mine.pull, mine.begin_at_snapshot):
+        transport.answers = [page]
+        with pytest.raises(Unavailable):
+            ask()
+    transport.answers = [Answer(200, {"hello": "world"})]
+    with pytest.raises(Unavailable, match="no page"):
+        mine.pull()
+    assert mine.push().pushed == 1
+
+
+def test_a_file_that_cannot_be_written_is_unavailable_and_unchanged(replica_at: Make) -> None:
+    mine, _ = replica_at()
+    mine.append(b"a", id="a")
+    mine.file._db.execute("PRAGMA max_page_count=1")
+    with pytest.raises(Unavailable, match="cannot be changed now"):
+        mine.append(b"x" * 300_000, id="b")
+    mine.file._db.execute("PRAGMA max_page_count=1000000")
+    mine.append(b"c", id="c")
+    assert own_ids(mine.file.own("waiting")) == ["a", "c"]

@@ -141,6 +141,26 @@ def tail(file: File, token: Token = None, debug: Debug = False) -> None:
             print(f"{op.seq}  {op.id}  {op.data.decode(errors='replace')}", flush=True)
 
 
+@app.command("rebase")
+@command
+def rebase(
+    file: File,
+    token: Token = None,
+    skip_lost: Annotated[
+        bool,
+        typer.Option("--skip-lost", help="Without a snapshot: go on without what was truncated before it was pulled."),
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Go on after the stream was truncated past this replica: from the relay's snapshot.
+
+    \b
+    casework replica rebase tasks.replica
+    """
+    with _open(file, token) as replica:
+        print(f"goes on behind {replica.rebase(skip_lost=skip_lost)}")
+
+
 @app.command("status")
 @command
 def status(file: File, debug: Debug = False) -> None:
@@ -162,14 +182,16 @@ def unpark(
     file: File,
     id: Annotated[str, typer.Argument(metavar="ID", help="The operation.", show_default=False)],
     drop: Annotated[bool, typer.Option("--drop", help="Forget it instead of pushing it again.")] = False,
+    new_id: Annotated[str | None, typer.Option(help="Push it under another id.", show_default=False)] = None,
     debug: Debug = False,
 ) -> None:
-    """Let a parked operation be pushed again, or drop it.
+    """Let a parked operation be pushed again, under its own id or a new one, or drop it.
 
     \b
+    casework replica unpark tasks.replica 4f0c --new-id 4f0d
     casework replica unpark tasks.replica 4f0c --drop
     """
     with _open(file) as replica:
-        if not replica.unpark(id, drop=drop):
+        if not replica.unpark(id, drop=drop, new_id=new_id):
             raise Misuse(f"no operation {id!r} is parked; `casework replica status` shows those that are")
     print(f"{id} is {'dropped' if drop else 'waiting again'}")

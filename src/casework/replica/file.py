@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from casework.errors import CorruptItem, Misuse, NewerFormat
+from casework.errors import CorruptItem, Misuse, NewerFormat, Unavailable
 from casework.streams.log import Op
 
 FORMAT = 1
@@ -62,7 +62,7 @@ class ReplicaFile:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._begin()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, Unavailable) as error:
             self._db.close()
             raise Misuse(f"{self.path} is not a replica's file: {error}") from None
         except BaseException:
@@ -88,13 +88,16 @@ class ReplicaFile:
     def transaction(self) -> Iterator[None]:
         """One change of the file: all of it, or none."""
         with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
             try:
-                yield
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                    self._db.execute("COMMIT")
+                finally:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+            except sqlite3.OperationalError as error:
+                raise Unavailable(f"{self.path} cannot be changed now: {error}; nothing was changed") from error
 
     # --- settings ---------------------------------------------------------------------------------------------------
 
@@ -145,27 +148,40 @@ class ReplicaFile:
         return found
 
     def mark_pushed(self, numbers: Sequence[tuple[str, int]]) -> None:
-        """Note the numbers that a successful push was answered with."""
+        """Note the numbers that a successful push was answered with; what was pulled under them has come back."""
         with self.transaction():
             self._db.executemany(
                 "UPDATE outbox SET state = 'pushed', seq = ? WHERE id = ?", [(seq, id) for id, seq in numbers]
             )
-            self._forget_pulled()
+            base, cursor = self.base()[0], self.cursor
+            for id, seq in numbers:
+                if seq <= base:
+                    self._db.execute("DELETE FROM outbox WHERE id = ?", (id,))  # the snapshot has it
+                elif seq <= cursor:
+                    pulled = self._db.execute("SELECT id, data FROM log WHERE seq = ?", (seq,)).fetchone()
+                    if pulled is not None:
+                        self._settle(id, pulled[1] if pulled[0] == id else None, seq)
 
     def park(self, id: str, error: str) -> None:
         """Put an operation aside that the relay will not take."""
         with self.transaction():
             self._db.execute("UPDATE outbox SET state = 'parked', error = ? WHERE id = ?", (error[:1000], id))
 
-    def unpark(self, id: str, *, drop: bool) -> bool:
-        """Let a parked operation be pushed again, behind the others, or drop it; False when there is none."""
+    def unpark(self, id: str, *, drop: bool, new_id: str | None = None) -> bool:
+        """Let a parked operation be pushed again, behind the others, or drop it; False when there is none.
+
+        Misuse when ``new_id`` is the id of another operation of this replica's own.
+        """
         with self.transaction():
             row = self._db.execute("SELECT data FROM outbox WHERE id = ? AND state = 'parked'", (id,)).fetchone()
             if row is None:
                 return False
             self._db.execute("DELETE FROM outbox WHERE id = ?", (id,))
             if not drop:
-                self._db.execute("INSERT INTO outbox (id, data) VALUES (?, ?)", (id, row[0]))
+                try:
+                    self._db.execute("INSERT INTO outbox (id, data) VALUES (?, ?)", (new_id or id, row[0]))
+                except sqlite3.IntegrityError:
+                    raise Misuse(f"an operation {new_id!r} waits already; choose another id") from None
         return True
 
     def own(self, *states: str) -> list[Waiting]:
@@ -188,12 +204,22 @@ class ReplicaFile:
                 "INSERT INTO log VALUES (?, ?, ?, ?)", [(op.seq, op.id, op.data, op.at_us) for op in ops]
             )
             self.set_setting("cursor", next_after)
-            self._forget_pulled()
+            for op in ops:
+                self._settle(op.id, op.data, op.seq)
         return True
 
-    def _forget_pulled(self) -> None:
-        """What has come back from the relay is the stream's; it is no longer this replica's alone."""
-        self._db.execute("DELETE FROM outbox WHERE state != 'parked' AND id IN (SELECT id FROM log)")
+    def _settle(self, id: str, data: bytes | None, seq: int) -> None:
+        """An operation was pulled. One of this replica's own with its id and content has come back; another is parked:
+        somebody else gave the id to something else first.
+        """
+        own = self._db.execute("SELECT data, state FROM outbox WHERE id = ?", (id,)).fetchone()
+        if own is None or own[1] == "parked":
+            return
+        if own[0] == data:
+            self._db.execute("DELETE FROM outbox WHERE id = ?", (id,))
+            return
+        error = f"the stream has another operation under this id, number {seq}; let this one go on under a new id"
+        self._db.execute("UPDATE outbox SET state = 'parked', error = ? WHERE id = ?", (error, id))
 
     def read(self, after: int, limit: int) -> list[Op]:
         """Pulled operations behind a number, in order."""
@@ -204,13 +230,24 @@ class ReplicaFile:
         return [Op(*row) for row in rows]
 
     def begin_at(self, seq: int, snapshot: bytes) -> None:
-        """Go on from a snapshot that is above the cursor: it stands for everything up to ``seq``."""
+        """Let a snapshot stand for everything up to ``seq``, pulled or not; one that is no newer changes nothing.
+
+        What this replica has pushed and the snapshot contains has come back.
+        """
         with self.transaction():
-            if seq > self.cursor:
+            if seq > self.base()[0]:
                 self._db.execute("DELETE FROM log WHERE seq <= ?", (seq,))
-                self.set_setting("cursor", seq)
+                self._db.execute("DELETE FROM outbox WHERE state = 'pushed' AND seq <= ?", (seq,))
+                self.set_setting("cursor", max(seq, self.cursor))
                 self.set_setting("base", seq)
                 self._db.execute("INSERT OR REPLACE INTO meta VALUES ('snapshot', ?)", (snapshot,))
+
+    def pass_over(self, seq: int) -> None:
+        """Go on behind number ``seq``, although what is between it and the cursor was never pulled."""
+        with self.transaction():
+            if seq > self.cursor:
+                self._db.execute("DELETE FROM outbox WHERE state = 'pushed' AND seq <= ?", (seq,))
+                self.set_setting("cursor", seq)
 
     def base(self) -> tuple[int, bytes]:
         """The number and data of the snapshot that this replica went on from; 0 when there was none."""

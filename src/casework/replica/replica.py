@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import itertools
+import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeVar
@@ -28,6 +30,11 @@ PUSH_BYTES = 2_000_000
 """A push has at most so many operations and bytes of data; less after the relay has found one too large."""
 
 PULL_OPS = 1000
+
+TAIL_PAUSE_S, EMPTY_PAUSE_S = 30.0, 2.0
+"""The longest pause before a relay is asked again, and the one where there is no stream yet."""
+
+log = logging.getLogger("casework.replica")
 
 TOKEN_VARIABLE = "CASEWORK_RELAY_TOKEN"
 
@@ -72,13 +79,14 @@ class Replica:
         relay: the relay's address; kept in the file, too.
         token: for the relay; else the environment's ``CASEWORK_RELAY_TOKEN``. It is kept nowhere.
         transport: in place of HTTP.
+        sleep: lets a time in seconds pass, for :meth:`tail`.
 
     Raises Misuse when the file belongs to another stream, or knows none and none is given.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, stream: str | None = None, relay: str | None = None,
-        token: str | None = None, transport: Transport | None = None,
+        token: str | None = None, transport: Transport | None = None, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self.file = ReplicaFile(path)
         try:
@@ -91,6 +99,7 @@ class Replica:
             raise
         self._token = token
         self._transport = transport
+        self._sleep = sleep
         self._push_ops = PUSH_OPS
 
     def _setting(self, name: str, given: str | None) -> str:
@@ -115,6 +124,16 @@ class Replica:
                 raise Misuse(f"{self.file.path} cannot be synced: it has no {missing}")
             self._transport = HttpTransport(str(url), token)
         return self._transport
+
+    def _ask(self, method: str, what: str, **more: Any) -> Answer:
+        """One request about the stream. Unavailable when something else than a relay answers."""
+        answer = self.transport.request(method, f"/v1/streams/{self.stream}/{what}", **more)
+        if 300 <= answer.status < 400 or (answer.status == 200 and not answer.is_json):
+            raise Unavailable(
+                f"something else than a relay answered, with {answer.status}: a proxy, or a network that wants a "
+                f"login? {str(answer.body.get('detail', ''))[:80]}"
+            )
+        return answer
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -144,7 +163,7 @@ class Replica:
         report = PushReport()
         while ops := self.file.to_push(self._push_ops, PUSH_BYTES):
             body = {"ops": [{"id": op.id, "data": op.data} for op in ops]}
-            answer = self.transport.request("POST", f"/v1/streams/{self.stream}/ops", body=body)
+            answer = self._ask("POST", "ops", body=body)
             if answer.status == 200:
                 numbers = _numbers(answer, ops)
                 self.file.mark_pushed(numbers)
@@ -176,7 +195,7 @@ class Replica:
             query: dict[str, Any] = {"after": after, "limit": PULL_OPS}
             if wait_s and not count:
                 query["wait_s"] = wait_s
-            answer = self.transport.request("GET", f"/v1/streams/{self.stream}/ops", query=query)
+            answer = self._ask("GET", "ops", query=query)
             if answer.status == 404 and after == 0:
                 return count  # it has no operations yet, or this token may not read it
             if answer.status == 410:
@@ -203,25 +222,62 @@ class Replica:
             after = page[-1].seq
 
     def tail(self, after: int | None = None, *, wait_s: float = 20.0) -> Iterator[Op]:
-        """The stream behind ``after`` (None: behind what was pulled), and then what comes, for ever."""
+        """The stream behind ``after`` (None: behind what was pulled), and then what comes, for ever.
+
+        A relay that does not answer is asked again, with pauses of up to half a minute; a stream without operations is
+        waited for. Raises what asking again does not mend: RelayRefused, CursorTooOld (see :meth:`rebase`).
+        """
         position = self.file.cursor if after is None else after
+        failures = 0
         while True:
             for op in self.read(position):
                 position = op.seq
                 yield op
-            self.pull(wait_s=wait_s)
+            try:
+                came = self.pull(wait_s=wait_s)
+            except Unavailable as error:
+                failures += 1
+                retry_after_s = error.retry_after_s if isinstance(error, RelayBusy) else 0.0
+                log.warning("%s: %s; it is asked again", self.stream, error)
+                self._sleep(max(retry_after_s, min(TAIL_PAUSE_S, 0.1 * 2.0 ** min(failures, 10))))
+                continue
+            failures = 0
+            if not came and self.file.cursor == 0:
+                self._sleep(EMPTY_PAUSE_S)  # there is no stream yet, so the relay cannot be waited at
 
     def begin_at_snapshot(self) -> tuple[int, bytes]:
         """Go on from the relay's snapshot: its number and data. Folds that are below it begin with it, decoded.
 
+        What it contains of the pulled log is given up, so the file stops to grow; call it again after a new snapshot.
         Raises RelayRefused when there is none.
         """
-        answer = self.transport.request("GET", f"/v1/streams/{self.stream}/snapshot")
+        answer = self._ask("GET", "snapshot")
         if answer.status != 200:
             raise _error(answer)
         seq, data = int(answer.body["seq"]), base64.b64decode(answer.body["data"])
         self.file.begin_at(seq, data)
         return seq, data
+
+    def rebase(self, *, skip_lost: bool = False) -> int:
+        """The way on after ``CursorTooOld``: go on from the relay's snapshot; the number from which it goes on.
+
+        Args:
+            skip_lost: where there is no snapshot, go on behind what was truncated. What was truncated and not pulled
+                is then missing here for good, and from every fold.
+
+        Raises CursorTooOld when there is no snapshot and ``skip_lost`` was not said. Changes nothing where nothing that
+        was not pulled is gone.
+        """
+        try:
+            self.pull()
+            return self.file.cursor
+        except CursorTooOld as error:
+            if error.snapshot_seq >= error.floor_seq:
+                return self.begin_at_snapshot()[0]
+            if not skip_lost:
+                raise
+            self.file.pass_over(error.floor_seq)
+            return error.floor_seq
 
     # --- folding ----------------------------------------------------------------------------------------------------
 
@@ -275,9 +331,19 @@ class Replica:
         """Operations that the relay will not take, with its words."""
         return self.file.own("parked")
 
-    def unpark(self, id: str, *, drop: bool = False) -> bool:
-        """Let a parked operation be pushed again, or drop it; False when there is none."""
-        return self.file.unpark(id, drop=drop)
+    def unpark(self, id: str, *, drop: bool = False, new_id: str | None = None) -> bool:
+        """Let a parked operation be pushed again, or drop it; False when there is none.
+
+        Args:
+            id: of the operation.
+            drop: forget it.
+            new_id: push it under another id, since its own is taken by something else.
+        """
+        if new_id is not None:
+            if drop:
+                raise Misuse("an operation that is dropped needs no new id; give one of the two")
+            check_op(Op(new_id, b""), 0)
+        return self.file.unpark(id, drop=drop, new_id=new_id)
 
     def close(self) -> None:
         """Close the file and the connection; harmless when done twice."""
@@ -307,7 +373,9 @@ def _page(answer: Answer, after: int) -> tuple[list[Op], int]:
         Op(str(one["id"]), base64.b64decode(one["data"]), int(one["seq"]), int(one["at_us"]))
         for one in answer.body.get("ops", [])
     ]
-    next_after = int(answer.body.get("next_after", after))
+    if "next_after" not in answer.body:
+        raise Unavailable("the relay's answer is no page of a stream; is it another server?")
+    next_after = int(answer.body["next_after"])
     numbers = [after, *(op.seq for op in ops)]
     if any(low >= high for low, high in itertools.pairwise(numbers)) or next_after < numbers[-1]:
         raise StreamDamaged(f"the relay answered with the numbers {numbers[1:6]}... behind {after}, up to {next_after}")

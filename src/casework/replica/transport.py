@@ -20,6 +20,8 @@ class Answer(NamedTuple):
     status: int
     body: Mapping[str, Any]
     retry_after_s: float = 0.0
+    is_json: bool = True
+    """False: something else than a relay answered, such as a proxy or the page of a network that wants a login."""
 
 
 class Transport(Protocol):
@@ -73,7 +75,9 @@ class HttpTransport:
                 if is_kept and attempt == 1 and not isinstance(error, socket.timeout):
                     continue
                 raise Unavailable(f"{self.url} did not answer: {type(error).__name__}: {error}") from None
-            return Answer(answer.status, _decoded(text), _seconds(answer.getheader("Retry-After")))
+            kind = (answer.getheader("Content-Type") or "").partition(";")[0].strip().lower()
+            is_json = not text or kind == "application/json" or kind.endswith("+json")
+            return Answer(answer.status, _decoded(text), _seconds(answer.getheader("Retry-After")), is_json)
         raise Unavailable(f"{self.url} did not answer")  # pragma: no cover
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What executions cost: ``python -m bench.executions [--json] [--only sqlite,dynamodb,import] [--rounds N]``.
+"""What executions cost: ``python -m bench.executions [--json] [--only sqlite,dynamodb,shares,import] [--rounds N]``.
 
 - **sqlite**: durable events a second, fsync on, side by side with harel in the same run, each in a process of its own:
   the worker path (one and two worker processes, one event in a commit of its own execution, and ten that share it),
@@ -6,12 +6,15 @@
   taken in turns, so that a busy machine slows down both.
 - **dynamodb**: calls and capacity units, counted by the store's own meter on a ministack of the run's own. What stands
   beside them was measured earlier on harel 0.9.0 and is not measured again here.
+- **shares**: how evenly 1 to 64 workers share the buckets: the largest share by the mean one.
 - **import**: of the package in a fresh process, the best of the rounds times five.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
+import hashlib
 import json
 import os
 import subprocess
@@ -21,6 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from casework.executions.shares import share_out
+
 PEER = Path(__file__).parent / "peers" / "harel_durable.py"
 INLINE, DEFAULT = "harel 0.9.0, in line", "harel 0.9.0, default runner"
 EARLIER = "harel 0.9.0 (prior measurement)"
@@ -29,7 +34,7 @@ CALLS = {"handle": "in line (handle)", "held": "in line (handle), state held", "
 
 
 def rows(
-    events: int = 10_000, rounds: int = 3, only: str = "sqlite,dynamodb,import", armed: int = 10_000,
+    events: int = 10_000, rounds: int = 3, only: str = "sqlite,dynamodb,shares,import", armed: int = 10_000,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """One row for each measurement, as they are made.
 
@@ -44,6 +49,8 @@ def rows(
         yield from on_sqlite(events, rounds)
     if "dynamodb" in parts:
         yield from on_dynamodb(armed)
+    if "shares" in parts:
+        yield from shares()
     if "import" in parts:
         yield imports(rounds * 5)
 
@@ -178,6 +185,33 @@ def task_run(found: dict[str, Any]) -> tuple[float, float]:
     return sum(usage.write_units for usage in steps) - state, sum(usage.index_write_units for usage in steps)
 
 
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+ALIKE = 50
+"""Random names of workers for each number of them; the mean of the largest shares counts."""
+
+
+def shares() -> Iterator[dict[str, Any]]:
+    """The largest share of the buckets by the mean one: so much longer than all together would the busiest work."""
+    for buckets in (16, 64):
+        for workers in (1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 48, 64):
+            largest, plain = 0.0, 0.0
+            for n in range(ALIKE):
+                names = [hashlib.blake2b(f"{n}/{i}".encode(), digest_size=8).hexdigest() for i in range(workers)]
+                shared = share_out(buckets, names).values()
+                sizes = [len(share.units) for share in shared]
+                largest += max(sizes) * workers / sum(sizes) / ALIKE
+                won = collections.Counter(max(names, key=lambda name: score(name, b)) for b in range(buckets))
+                plain += max(won.values()) * workers / buckets / ALIKE
+            name = f"largest share of {workers} workers, {buckets} buckets"
+            yield row(name, "of the mean", largest, plain, "plain rendezvous")
+
+
+def score(name: str, bucket: int) -> bytes:
+    """By which plain rendezvous hashing chooses."""
+    return hashlib.blake2b(f"{bucket}/{name}".encode(), digest_size=8).digest()
+
+
 # --- import -----------------------------------------------------------------------------------------------------------
 
 
@@ -197,7 +231,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--events", type=int, default=10_000, help="executions, and events of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the best one counts")
-    parser.add_argument("--only", default="sqlite,dynamodb,import", help="parts to measure")
+    parser.add_argument("--only", default="sqlite,dynamodb,shares,import", help="parts to measure")
     parser.add_argument("--armed", type=int, default=10_000, help="timers armed on DynamoDB")
     given = parser.parse_args()
     found = list(rows(given.events, given.rounds, given.only, given.armed))

@@ -75,11 +75,12 @@ class Place:
     def worker(self, *args: str) -> subprocess.Popen[str]:
         log = self.folder / "log"
         log.write_text("")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "casework", "worker", "hostile_machines", "--poll-s", "0.02", "--lease-s", "0.6",
-             "--heartbeat-s", "0.2", *args],
-            cwd=self.folder, stderr=log.open("a"), text=True, start_new_session=True,
-        )  # fmt: skip
+        options = ("--poll-s", "0.02", "--lease-s", "0.6", "--heartbeat-s", "0.2", *args)
+        with log.open("a") as stderr:  # no pipe: a child that a function left behind would keep it open
+            process = subprocess.Popen(
+                [sys.executable, "-m", "casework", "worker", "hostile_machines", *options],
+                cwd=self.folder, stderr=stderr, text=True, start_new_session=True,
+            )  # fmt: skip
         while "is ready" not in log.read_text():
             assert process.poll() is None
         return process

@@ -41,8 +41,7 @@ class Room:
         free = worker.options.concurrency - len(worker.running)
         self.threads = max(0, free - calls.threads_left)
         self.coroutines = max(0, free - calls.coroutines_left) if calls.is_loop_free else 0
-        if free > 0:
-            _tell_if_full(worker, is_full=not (self.threads and self.coroutines))
+        _tell_of_left(worker)
 
     @property
     def most(self) -> int:
@@ -62,18 +61,23 @@ class Room:
         return True
 
 
-def _tell_if_full(worker: Worker, *, is_full: bool) -> None:
-    """Say once that a kind of task finds no room, and once that it does again."""
+def _tell_of_left(worker: Worker) -> None:
+    """Say of each function more that does not return, once that none finds room, and once that it is well again."""
+    calls, most = worker.calls, worker.options.concurrency
+    left = max(calls.threads_left, calls.coroutines_left)
+    is_full = left >= most or not calls.is_loop_free
+    if left > worker.left_n and not is_full:
+        names = ", ".join(sorted(set(calls.names_left)))
+        log.warning("%d of %d places are taken by functions that did not return in time: %s", left, most, names)
+    worker.left_n = left
     if is_full is worker.was_full:
         return
     worker.was_full = is_full
-    calls = worker.calls
     if not is_full:
         log.warning("functions have returned; this worker claims tasks of every kind again")
     elif not calls.is_loop_free:
         log.critical("a coroutine function blocks the loop of all others; this worker claims no task for one meanwhile")
     else:
-        left = calls.threads_left + calls.coroutines_left
         names = ", ".join(sorted(set(calls.names_left)))
         what = f"{left} functions did not return when their tasks were over ({names})"
         log.critical("%s: this worker has no room for more of their kind, and claims none meanwhile", what)

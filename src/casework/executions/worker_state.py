@@ -143,6 +143,7 @@ class Worker:
         self.parked_look_us = 0
         """When it looks again at what is parked; 0: it has not looked yet."""
         self.parked_pause_us = 0
+        self.left_n = 0
         self.was_full = False
 
     def share(self) -> Share:

@@ -29,6 +29,7 @@ returns](open.md#one-place-that-says-what-an-application-is)).
 | 0 | done |
 | 1 | failed: the store is not available, a proof or a check does not hold |
 | 2 | the call cannot work as it was made, and nothing was written: bad JSON, an unknown id or event, a broken definition, a store that cannot work, missing tables |
+| 3 | a worker has ended as it was asked to, and functions of yours had not returned |
 | 130 | interrupted |
 
 Errors are one line on stderr; `--debug` adds the traceback. `casework --install-completion` teaches your shell the

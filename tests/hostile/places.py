@@ -60,7 +60,8 @@ OURS = (
     "idempotency/(lifecycle|bounded).py:.*", "arguments.py:.*", "surfaces/function_names.py:.*",
     "simulation/(runner|world|users).py:.*", "simulation/scenarios/.*",
     "statechart/(?!model.py).*",
-    "streams/(append|log|writer|read).py:.*", "app/(transaction|intents|operations|settings|arguments).py:.*",
+    "relay/(?!aws_lambda).*", "streams/(append|log|writer|read).py:.*",
+    "app/(transaction|intents|operations|settings|arguments).py:.*",
     "executions/(store|store_items|publish|spill|advance|change|joins).py:.*",
 )  # fmt: skip
 """Where only our own functions come."""

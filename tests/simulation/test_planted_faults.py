@@ -31,6 +31,7 @@ from tests.simulation import (
     race_mutations,
     raise_mutations,
     repair_mutations,
+    returning_mutations,
     stream_mutations,
     transaction_mutations,
 )
@@ -46,7 +47,7 @@ VARIANTS = {
 FAULTS = (
     *mutations.FAULTS, *race_mutations.FAULTS, *lifecycle_mutations.FAULTS, *stream_mutations.FAULTS,
     *outcome_mutations.FAULTS, *consumer_mutations.FAULTS, *repair_mutations.FAULTS,
-    *deploy_mutations.FAULTS,
+    *deploy_mutations.FAULTS, *returning_mutations.FAULTS,
     *idempotency_mutations.FAULTS, *clock_mutations.FAULTS, *raise_mutations.FAULTS,
     *transaction_mutations.FAULTS,
 )  # fmt: skip

@@ -18,6 +18,7 @@ from casework.simulation.scenarios import (
     records,
     redriving,
     repairing,
+    returning,
     streams,
     transactions,
     truncation,
@@ -25,7 +26,7 @@ from casework.simulation.scenarios import (
 
 SCENARIOS = (
     *executions.ALL, *freezing.ALL, *races.ALL, *deploying.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL,
-    *redriving.ALL, *components.ALL, *raising.ALL,
+    *redriving.ALL, *components.ALL, *returning.ALL, *raising.ALL,
     *records.ALL, *streams.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL,
     *idempotency.SCENARIOS, *transactions.ALL,
 )  # fmt: skip

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+import msgspec
+
 from casework.backends.dynamodb.clock import Doubt, ServiceClock
 from casework.backends.dynamodb.encode import encode_get
 from casework.backends.dynamodb.faults import (
@@ -25,7 +27,7 @@ from casework.backends.dynamodb.faults import (
 )
 from casework.backends.dynamodb.metering import METERED, Meter
 from casework.backends.dynamodb.plan import CallPolicy, Pause, Send, Steps
-from casework.errors import MissingExtra, Unavailable
+from casework.errors import CaseworkError, MissingExtra, Unavailable
 from casework.kernel.schema import REGISTRY
 
 CONNECT_TIMEOUT_S = 5.0
@@ -161,11 +163,20 @@ def _check_answer(response_dict: Mapping[str, Any] | None = None, **_: Any) -> N
     body, headers = response_dict.get("body"), response_dict.get("headers") or {}
     if not isinstance(body, bytes):
         return
-    if not (body.lstrip().startswith(b"{") and body.rstrip().endswith(b"}")):
-        raise GarbledAnswer(f"the answer is no JSON object: {body[:80]!r}")
     checksum = headers.get("x-amz-crc32")
-    if checksum and not headers.get("content-encoding") and str(zlib.crc32(body)) != checksum:
-        raise GarbledAnswer(f"the answer's checksum is {zlib.crc32(body)}, and should be {checksum}")
+    if checksum and not headers.get("content-encoding"):
+        if str(zlib.crc32(body)) != checksum:
+            raise GarbledAnswer(f"the answer's checksum is {zlib.crc32(body)}, and should be {checksum}")
+        return
+    if not _is_object(body):
+        raise GarbledAnswer(f"the answer is no JSON object: {body[:80]!r}")
+
+
+def _is_object(body: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(body), dict)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return False
 
 
 def _note_attempt(
@@ -185,7 +196,7 @@ def _note_attempt(
 class Call:
     """One call: made, begun when the client is there, ended by :meth:`answered` or :meth:`failed`."""
 
-    __slots__ = ("_attempts", "_clock", "_meter", "_sent", "method", "request")
+    __slots__ = ("_attempts", "_clock", "_is_begun", "_meter", "_sent", "method", "request")
 
     def __init__(self, send: Send, clock: ServiceClock, meter: Meter | None) -> None:
         self.method = send.method
@@ -194,11 +205,13 @@ class Call:
             self.request = {**send.request, "ReturnConsumedCapacity": "INDEXES"}
         self._clock, self._meter = clock, meter
         self._attempts: list[Fault | None] = []
+        self._is_begun = False
         self._sent = clock.mark()
 
     def begin(self) -> None:
         """It is sent now; the attempts that the SDK makes in this thread or task belong to it."""
         _attempts.set(self._attempts)
+        self._is_begun = True
         self._sent = self._clock.mark()
 
     def answered(self, response: Mapping[str, Any]) -> Reply:
@@ -206,10 +219,15 @@ class Call:
         return self._end(response, None)
 
     def failed(self, error: Exception) -> Reply:
-        """The reply for an exception; raises it again when it is neither the SDK's nor the transport's."""
+        """The reply for an exception; raises it again when it is ours.
+
+        Once the call was made, anything else came of an answer that the SDK cannot read.
+        """
         fault = fault_of_exception(error)
-        if fault is None:
+        if fault is None and (not self._is_begun or isinstance(error, CaseworkError)):
             raise error
+        if fault is None:
+            fault = Fault("lost", type(error).__name__, f"the answer cannot be read: {error}")
         return self._end(None, fault)
 
     def _end(self, response: Mapping[str, Any] | None, fault: Fault | None) -> Reply:

@@ -228,12 +228,13 @@ def test_a_handler_fails_its_operation_and_the_stream_goes_on(is_async: bool, na
 
     if is_async:
         asyncio.run(main())
-        return
-    with casework.open(MemoryBackend(), create=True) as app:
-        app.streams.append("s", [Op("bad", b"1"), Op("good", b"2")])
-        with app.streams.consumer("g", ["s"], plain, **consumer_options()):
-            while not ended(app.streams.parked("g", "s")):
-                pass
+    else:
+        with casework.open(MemoryBackend(), create=True) as app:
+            app.streams.append("s", [Op("bad", b"1"), Op("good", b"2")])
+            with app.streams.consumer("g", ["s"], plain, **consumer_options()):
+                while not ended(app.streams.parked("g", "s")):
+                    pass
+    assert seen == ["good"]
 
 
 # --- who wants to know of the worker's end ----------------------------------------------------------------------------

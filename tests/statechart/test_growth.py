@@ -118,6 +118,7 @@ def test_twice_the_chart_is_twice_the_work(shape: Callable[[int], Definition]) -
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_thousand_of_each_go_through(shape: Callable[[int], Definition]) -> None:
     once(shape(1000))
+    assert len(Machine.from_dict(shape(1000)).hash) > 0
 
 
 @pytest.mark.parametrize("count", [3, 300])

@@ -29,7 +29,7 @@ states:
     on:
       Paid: {actions: {type: assign, params: {paid: {expr: context.paid + 1}}}}
       Ship: shipping
-      Fail: {actions: {type: assign, params: {paid: {expr: 'context["nothing"]'}}}}
+      Fail: {actions: {type: assign, params: {paid: {expr: 'event["nothing"]'}}}}
     after:
       7d: over
   shipping:

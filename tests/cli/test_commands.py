@@ -202,7 +202,16 @@ def test_checking_says_what_is_missing_and_draws(shell: Shell) -> None:
     (shell.folder / "bare.py").write_text("import casework; order = casework.Machine.load('order.yaml')")
     done = shell.run("check", "bare:order", code=2)
     assert "task 'ship'" in done.stderr
-    assert shell.json("check", "order.yaml") == {"ok": True, "machines": ["order"], "problems": []}
+    found = shell.json("check", "order.yaml")
+    assert (found["ok"], found["machines"]) == (True, ["order"])
+    (note,) = found["problems"]
+    message = "nothing takes an error of 'shipping', so it fails the execution"
+    assert note.pop("text").startswith(f"order.yaml:16: states.shipping.invoke: {message}")
+    assert note == {
+        "severity": "note", "code": "error-untaken", "file": "order.yaml", "line": 16, "column": 5,
+        "path": "states.shipping.invoke", "message": message,
+        "suggestion": "if that is not meant, add onError, or on: {error: ...} in a state around it",
+    }  # fmt: skip
 
 
 def test_a_misspelt_built_in_action_is_told_with_its_line(shell: Shell) -> None:
@@ -283,3 +292,22 @@ def test_checking_a_file_finds_a_circle_that_never_rests(shell: Shell) -> None:
     (shell.folder / "circle.yaml").write_text("id: m\ninitial: a\nstates:\n  a: {always: b}\n  b: {always: a}\n")
     done = shell.run("check", "circle.yaml", code=2)
     assert "circle.yaml:4: states.a: eventless transitions go round for ever: a -> b -> a" in done.stderr
+
+
+def test_annotations_for_ci_name_file_line_and_column_and_warnings_fail_when_asked(shell: Shell) -> None:
+    (shell.folder / "m.yaml").write_text("id: m\ninitial: a\nstates:\n  a:\n    on: {go: b}\n  b: {}\n")
+    (shell.folder / "bad,1.yaml").write_text("id: m\ninitial: a\nstates:\n  a:\n    on: {go: c}\n    onn: {}\n")
+    message = "the state 'b' takes no event and is never left"
+    annotation = f"::warning file=m.yaml,line=6,col=3,title=casework%3A dead-end::states.b: {message} ("
+    assert shell.run("check", "m.yaml", "--format", "github").stdout.startswith(annotation)
+    done = shell.run("check", "bad,1.yaml", "--format", "github", code=2)
+    assert done.stdout.startswith("::error file=bad%2C1.yaml,line=6,col=5,title=casework%3A unknown-key::")
+    assert done.stdout.count("::error ") == 2
+    assert shell.run("check", "m.yaml").stdout == "m: 2 states, 1 event, 1 warning\n"
+    assert shell.run("check", "m.yaml", "--strict", code=1).stderr.count("warning: ") == 1
+    assert shell.run("check", "order.yaml", "--strict").stdout == "order: 3 states, 3 events, fine\n"
+    found = json.loads(shell.run("check", "bad,1.yaml", "--json", code=2).stdout)
+    assert [each["code"] for each in found["problems"]] == ["unknown-key", "target"]
+    assert [(each["line"], each["column"]) for each in found["problems"]] == [(6, 5), (5, 10)]
+    assert shell.run("check", "bad,1.yaml", "--format", "json", code=2).stdout.startswith("{")
+    assert "give one of them" in shell.refused("check", "m.yaml", "--json", "--format", "github")

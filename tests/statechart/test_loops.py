@@ -45,7 +45,8 @@ def test_the_finding_names_the_line_and_the_way_round() -> None:
     "text",
     [
         "{id: m, initial: a, states: {a: {always: {target: b, guard: {expr: 'context.n < 3'}}}, b: {always: a}}}",
-        "{id: m, initial: a, states: {a: {always: [{target: b, guard: {expr: 'False'}}, c]}, b: {always: a}, c: {}}}",
+        "{id: m, initial: a, states: {a: {always: [{target: b, guard: {expr: 'False'}}, c]}, b: {always: a},"
+        " c: {type: final}}}",
         "{id: m, initial: a, always: .a, states: {a: {type: final}}}",
         "{id: m, initial: a, states: {a: {on: {go: b}}, b: {always: a}}}",
         "{id: m, initial: a, states: {a: {after: {1s: b}}, b: {after: {0: a}}}}",

@@ -106,10 +106,10 @@ def test_async_actions_second_registrations_and_non_functions_are_refused() -> N
 
 def test_check_names_every_function_that_is_missing() -> None:
     found = [str(problem) for problem in order().check()]
-    assert len(found) == 4
+    assert len(found) == 5
     said = "the action 'add_item' is named but not registered (@machine.action on a function of that name)"
     assert found[0] == f"error: machine:10: states.a.on.add_item.actions[0]: {said}"
-    assert found[3].startswith("error: machine:7: states.a: order: src 'charge_card' is neither a task nor a machine")
+    assert found[3].startswith("error: machine:8: states.a.invoke: src 'charge_card' is neither a task nor a machine")
 
 
 def test_a_name_of_a_task_and_a_machine_is_refused() -> None:
@@ -135,15 +135,16 @@ states:
     assert found == [
         "warning: machine:7: states.lost: the state 'lost' cannot be reached (no transition leads to it)",
         "warning: machine:8: states.lost_too: the state 'lost_too' cannot be reached (no transition leads to it)",
-        "warning: machine:5: states.a: 'go' is never taken here (put it before '*', which is taken first)",
-        "warning: machine:6: states.b: 'always' is never taken here (only the last of several may have no guard)",
+        "warning: machine:5: states.a.on.go: 'go' is never taken here (put it before '*', which is taken first)",
+        "warning: machine:6: states.b.always[1]: 'always' is never taken here "
+        "(only the last of several may have no guard)",
     ]
 
 
 def test_each_needs_a_machine() -> None:
     machine = Machine.from_yaml("id: m\ninitial: a\nstates: {a: {invoke: {src: {task: t}, each: [1]}}}")
     machine.task(name="t")(print)
-    assert [problem.severity for problem in machine.check()] == ["error"]
+    assert [problem.code for problem in machine.check()] == ["each-on-task", "error-untaken"]
 
 
 def test_unknown_events_are_named_with_those_that_are_known() -> None:

@@ -35,13 +35,15 @@ class TaskRetry(msgspec.Struct, frozen=True):
     max_attempts: int = 3
     initial_us: int = 1_000_000
     factor: float = 2.0
-    max_us: int = 300_000_000
+    max_us: int = 0
+    """The longest pause; 0: five minutes, or ``initial_us`` where that is longer."""
     jitter: bool | float = True
     """Whether a part of the pause is random, half of it; a number says which share."""
 
     def pause_us(self, attempt: int, dice: str) -> int:
         """Microseconds to wait after failed attempt number ``attempt``; ``dice`` is a fresh token."""
-        full = min(self.max_us, self.initial_us * self.factor ** min(attempt - 1, 60))
+        most = self.max_us or max(300_000_000, self.initial_us)
+        full = min(most, self.initial_us * self.factor ** min(attempt - 1, 60))
         share = self.jitter if type(self.jitter) is float else 0.5 * self.jitter
         return int(full * (1 - share * fraction(dice)))
 

@@ -4,7 +4,7 @@ Everything that other layers need is here; the modules behind it may change.
 """
 
 from casework.statechart.actions import FunctionEvent, UnboundFunction
-from casework.statechart.check import Problem
+from casework.statechart.findings import Problem
 from casework.statechart.jsonable import check_json, checked_copy
 from casework.statechart.model import Machine, canonical_json
 from casework.statechart.publishing import Publish

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from casework.errors import InvalidMachine
+from casework.statechart.check_flow import flow_problems
+from casework.statechart.check_values import value_problems
 from casework.statechart.compile import Tables
-from casework.statechart.load.normalise import name_key
+from casework.statechart.findings import SEVERITIES, Place, Problem
 from casework.statechart.load.parts import BUILT_INS
+from casework.statechart.load.source import Places
 from casework.statechart.loops import loops
-from casework.statechart.names import Names
+from casework.statechart.names import Names, states_in
 from casework.statechart.nodes import StateNode, Transition
 from casework.statechart.publishing import Publish
 from casework.statechart.suggestions import close_to, suggestion
@@ -20,7 +24,8 @@ class Checked(Protocol):
     """What is asked of a machine here."""
 
     name: str
-    lines: dict[str, str]
+    definition: dict[str, Any]
+    places: Places
     tables: Tables
     names: Names
     publish: Publish | None
@@ -36,21 +41,6 @@ class Checked(Protocol):
     def invocation_kind(self, src: str) -> str: ...
 
 
-class Problem(NamedTuple):
-    """One finding."""
-
-    severity: str
-    """``error``: the machine cannot run here as it is. ``warning``: it can, and will hardly do what was meant."""
-    text: str
-    needs_functions: bool = False
-    """It is so in this process, with what is registered and open here; the definition may be right."""
-    in_a_file: str = ""
-    """What can be said, as a warning, about a file by itself, where ``needs_functions``."""
-
-    def __str__(self) -> str:
-        return f"{self.severity}: {self.text}"
-
-
 SHOWN_MAX = 12
 """So many configurations of a loop are shown."""
 
@@ -63,14 +53,16 @@ def check_machine(machine: Checked) -> list[Problem]:
         *_invocations(machine),
         *_unreachable(machine, reached),
         *_shadowed(machine),
-        *_published(machine),
         *_loops(machine, reached),
+        *_published(machine),
+        *flow_problems(machine.definition, machine.tables, machine.places, reached),
+        *value_problems(machine.definition, machine.places, machine),
     ]
-    return sorted(found, key=lambda problem: problem.severity)
+    return sorted(found, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
-def _at(machine: Checked, state: StateNode) -> str:
-    return machine.lines.get(state.path) or f"{machine.name}: {state.path or '(top)'}"
+def _at(machine: Checked, state: StateNode) -> Place:
+    return machine.places.states.get(state.path) or Place(machine.name, 0, 0, state.path or "(top)")
 
 
 def _functions(machine: Checked) -> list[Problem]:
@@ -81,38 +73,39 @@ def _functions(machine: Checked) -> list[Problem]:
         ("task", machine.names.only_tasks, machine.tasks),
     ):
         for name in sorted(named - set(registered)):
-            at = machine.lines.get(name_key(kind, name)) or machine.name
+            at = machine.places.functions.get((kind, name)) or Place(machine.name)
             meant = close_to(name, BUILT_INS) if kind == "action" else ""
             hint = suggestion(name, registered) if registered else f"@machine.{kind} on a function of that name"
-            text = f"{at}: the {kind} {name!r} is named but not registered ({meant or hint})"
-            doubt = f"{at}: the {kind} {name!r} is not built in, so it needs a function ({meant})" if meant else ""
-            found.append(Problem("error", text, needs_functions=True, in_a_file=doubt))
+            message = f"the {kind} {name!r} is named but not registered"
+            found.append(Problem("error", f"{kind}-missing", message, meant or hint, at, needs_functions=True))
+            if meant:
+                message = f"the action {name!r} is not built in, so it needs a function"
+                found.append(Problem("warning", "built-in", message, meant, at))
     return found
 
 
 def _invocations(machine: Checked) -> list[Problem]:
     found = []
+    raws = {raw["path"]: raw.get("invoke", []) for raw in states_in(machine.definition["root"])}
     for state in machine.tables.states:
-        for invoke in state.invokes:
+        for invoke, raw in zip(state.invokes, raws[state.path], strict=True):
+            at = machine.places.of(raw) or _at(machine, state)
             kind = invoke.kind
             if kind == "name":
                 try:
                     kind = machine.invocation_kind(invoke.src)
                 except InvalidMachine as error:
-                    text = f"{_at(machine, state)}: {error}"
-                    found.append(Problem("error", text, needs_functions=True))
+                    message = str(error).removeprefix(f"{machine.name}: ")
+                    found.append(Problem("error", "source", message, "", at, needs_functions=True))
                     continue
             if invoke.kind == "machine" and machine.machines and invoke.src not in machine.machines:
                 fix = suggestion(invoke.src, machine.machines)
-                found.append(
-                    Problem("error", f"{_at(machine, state)}: no machine {invoke.src!r} is open ({fix})", True)
-                )
+                found.append(Problem("error", "machine-missing", f"no machine {invoke.src!r} is open", fix, at, True))
             if kind == "task" and invoke.each is not None:
                 fix = "each starts machines; loop inside the task, or make it a machine"
-                text = f"{_at(machine, state)}: each on the task {invoke.src!r} ({fix})"
-                found.append(Problem("error", text, needs_functions=True))
+                found.append(Problem("error", "each-on-task", f"each on the task {invoke.src!r}", fix, at, True))
             if kind == "machine" and "heartbeat_us" in invoke.options:
-                found.append(Problem("warning", f"{_at(machine, state)}: a machine has no heartbeat (remove it)"))
+                found.append(Problem("warning", "heartbeat", "a machine has no heartbeat", "remove it", at))
     return found
 
 
@@ -142,8 +135,8 @@ def _unreachable(machine: Checked, reached: set[StateNode]) -> list[Problem]:
     found = []
     for state in machine.tables.states:
         if state not in reached and state.kind != "history" and (state.parent in reached):
-            text = f"{_at(machine, state)}: the state {state.path!r} cannot be reached (no transition leads to it)"
-            found.append(Problem("warning", text))
+            message = f"the state {state.path!r} cannot be reached"
+            found.append(Problem("warning", "unreachable", message, "no transition leads to it", _at(machine, state)))
     return found
 
 
@@ -153,32 +146,41 @@ def _loops(machine: Checked, reached: set[StateNode]) -> list[Problem]:
         names = loop.names
         if len(names) > SHOWN_MAX:
             names = [*names[: SHOWN_MAX - 1], f"... {len(names) - SHOWN_MAX} more ...", names[-1]]
-        way = " -> ".join(names)
+        way, at = " -> ".join(names), _at(machine, loop.state)
         if loop.has_timer:
-            text = f"timers without delay go round without end: {way} (give one of them a delay)"
-            found.append(Problem("warning", f"{_at(machine, loop.state)}: {text}"))
+            message, fix = f"timers without delay go round without end: {way}", "give one of them a delay"
+            found.append(Problem("warning", "endless-timers", message, fix, at))
         else:
-            text = f"eventless transitions go round for ever: {way} (give one of them a guard or an event)"
-            found.append(Problem("error", f"{_at(machine, loop.state)}: {text}"))
+            message, fix = f"eventless transitions go round for ever: {way}", "give one of them a guard or an event"
+            found.append(Problem("error", "endless", message, fix, at))
     return found
 
 
 def _shadowed(machine: Checked) -> list[Problem]:
-    """A transition behind one without guard that matches everything it matches."""
+    """A transition behind one that matches everything it matches, and has no guard or the same."""
     found = []
     for state in machine.tables.states:
         earlier: dict[str, Transition] = {}
+        guarded: set[tuple[str, str]] = set()
         for transition in state.transitions:
+            raw = transition.raw
+            at = machine.places.of(raw) or _at(machine, state)
+            guard = json.dumps(raw.get("guard"), sort_keys=True)
+            always_holds = transition.guard is None or raw.get("guard", {}).get("expr") == "True"
             for descriptor in transition.descriptors or ("",):
+                name = descriptor or "always"
                 blocker = _blocker(earlier, descriptor)
                 if blocker is not None:
-                    name = descriptor or "always"
                     by = " ".join(blocker.descriptors) or "always"
                     fix = "only the last of several may have no guard"
                     if by != name:
                         fix = f"put it before {by!r}, which is taken first"
-                    found.append(Problem("warning", f"{_at(machine, state)}: {name!r} is never taken here ({fix})"))
-            if transition.guard is None:
+                    found.append(Problem("warning", "shadowed", f"{name!r} is never taken here", fix, at))
+                elif not always_holds and (descriptor, guard) in guarded:
+                    message = f"{name!r} is never taken here: one before it has the same guard"
+                    found.append(Problem("warning", "repeated", message, "remove it, or change its guard", at))
+                guarded.add((descriptor, guard))
+            if always_holds:
                 for descriptor in transition.descriptors or ("",):
                     earlier.setdefault(f"={descriptor}" if transition.exact else _stem(descriptor), transition)
     return found
@@ -191,8 +193,9 @@ def _published(machine: Checked) -> list[Problem]:
     for event in events or ():
         if not any(transition.matches(event) for transition in machine.tables.transitions):
             hint = suggestion(event, machine.tables.descriptors)
-            text = f"{machine.lines.get('', machine.name)}: publish: no transition takes the event {event!r} ({hint})"
-            found.append(Problem("warning", text))
+            message = f"publish: no transition takes the event {event!r}"
+            at = machine.places.states.get("") or Place(machine.name)
+            found.append(Problem("warning", "publish-untaken", message, hint, at))
     return found
 
 

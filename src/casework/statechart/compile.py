@@ -114,6 +114,7 @@ class Tables:
         )
         transition.weight = test.weight
         transition.by_scxml = self.by_scxml
+        transition.raw = raw
         self.transitions.append(transition)
         self._targets.append((transition, raw.get("target", [])))
         return transition

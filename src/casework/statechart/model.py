@@ -15,10 +15,11 @@ from typing import Any, Self, TypeVar, overload
 
 from casework.errors import InvalidMachine, Misuse, UnknownEvent
 from casework.statechart.actions import Registries, UnboundFunction
-from casework.statechart.check import Problem, check_machine
+from casework.statechart.check import check_machine
 from casework.statechart.compile import Tables
+from casework.statechart.findings import Problem
 from casework.statechart.load.normalise import FORMAT, is_normalised, normalise
-from casework.statechart.load.source import Problems
+from casework.statechart.load.source import Places, Problems
 from casework.statechart.names import Names, names_in
 from casework.statechart.nodes import Invoke, StateNode
 from casework.statechart.publishing import Publish, publish_of
@@ -37,9 +38,9 @@ class Machine:
         self,
         definition: dict[str, Any],
         registries: Registries | None = None,
-        lines: Mapping[str, str] | None = None,
+        places: Places | None = None,
     ) -> None:
-        """For the loaders and ``rebound``: ``definition`` is normalised, ``lines`` says where each state stands."""
+        """For the loaders and ``rebound``: ``definition`` is normalised, ``places`` says where its parts stand."""
         self.definition: dict[str, Any] = definition
         """The normalised definition: JSON, and what the store keeps. Not to be changed."""
         self.name: str = definition["name"]
@@ -48,7 +49,7 @@ class Machine:
         """SHA-256 of the canonical JSON of ``definition``, in hex. Descriptions count, layout and file name do not."""
         self.publish: Publish | None = publish_of(definition)
         """What its executions publish to a stream; the key ``publish`` of the definition."""
-        self.lines = dict(lines or {})
+        self.places = places or Places()
         self._registries = registries or Registries()
         self.tables = Tables(definition, self._registries)
         self.names: Names = names_in(definition)
@@ -117,14 +118,14 @@ class Machine:
 
     @classmethod
     def _from_raw(cls, raw: Any, problems: Problems) -> Self:
-        places: dict[str, str] = {}
+        places = Places()
         definition = normalise(raw, problems, places)
         return cls(definition, None, places)
 
     def rebound(self, definition: Mapping[str, Any]) -> Machine:
         """The same functions on another definition of this machine, as it was stored when an execution began."""
         other = Machine.from_dict(definition)
-        bound = Machine(other.definition, self._registries, other.lines)
+        bound = Machine(other.definition, self._registries, other.places)
         bound._machines = self._machines
         return bound
 

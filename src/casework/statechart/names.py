@@ -56,6 +56,25 @@ def transitions_in(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from invoke.get("onError", [])
 
 
+def actions_in(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All actions of one normalised state and its transitions, those within others too."""
+    lists = [state.get(part, []) for part in ("entry", "exit", "actions")]
+    lists.append(state.get("initial", {}).get("actions", []))
+    lists += [transition.get("actions", []) for transition in transitions_in(state)]
+    for actions in lists:
+        yield from _inside(actions)
+
+
+def _inside(actions: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for action in actions:
+        yield action
+        if action["type"] == "if":
+            for branch in action["params"]["branches"]:
+                yield from _inside(branch["actions"])
+        elif action["type"] in ("foreach", "block"):
+            yield from _inside(action["params"]["actions"])
+
+
 def _guard(guard: dict[str, Any] | None, found: dict[str, set[str]]) -> None:
     if guard and "name" in guard:
         found["guard"].add(guard["name"])

@@ -55,7 +55,7 @@ class Transition:
     """A transition; ``targets`` empty means that no state is left."""
 
     __slots__ = (
-        "block", "by_scxml", "descriptors", "exact", "guard", "guard_asks_active", "index", "reenter", "source",
+        "block", "by_scxml", "descriptors", "exact", "guard", "guard_asks_active", "index", "raw", "reenter", "source",
         "targets", "weight",
     )  # fmt: skip
 
@@ -78,6 +78,8 @@ class Transition:
         """The machine's rules are those of SCXML; see ``configuration``."""
         self.weight = 0
         """Operations in the guard."""
+        self.raw: dict[str, Any] = {}
+        """It in the normalised definition."""
 
     def matches(self, event_type: str) -> bool:
         """Whether a descriptor matches: the same, a prefix that ends at a dot, or ``*``."""

@@ -17,7 +17,7 @@ from casework.statechart.jsonable import check_json
 from casework.statechart.load.naming import name_problem, state_problem
 from casework.statechart.load.parts import Parts
 from casework.statechart.load.publish import normalised_publish
-from casework.statechart.load.source import Path, Problems
+from casework.statechart.load.source import Path, Places, Problems
 from casework.statechart.load.targets import resolve_targets
 from casework.statechart.suggestions import suggestion
 
@@ -38,21 +38,15 @@ RULES = ("xstate", "scxml")
 KINDS = ("atomic", "compound", "parallel", "final", "history")
 
 
-def name_key(kind: str, name: str) -> str:
-    """By this a function's first place is kept beside those of the states, whose paths do not begin with a dot."""
-    return f".{kind} {name}"
-
-
 def is_normalised(definition: Any) -> bool:
     """True for what :func:`normalise` returns."""
     return isinstance(definition, dict) and "format" in definition and "root" in definition
 
 
-def normalise(raw: Any, problems: Problems, places: dict[str, str] | None = None) -> dict[str, Any]:
+def normalise(raw: Any, problems: Problems, places: Places | None = None) -> dict[str, Any]:
     """The normalised definition. Raises :class:`~casework.errors.InvalidMachine` with every problem.
 
-    ``places`` is filled with ``file:line: path`` for each state, by its path, and for each function's name, by
-    :func:`name_key`.
+    ``places`` is filled.
     """
     if not isinstance(raw, dict):
         raise InvalidMachine([*problems.found, f"{problems.source}: a machine is a mapping, not {type(raw).__name__}"])
@@ -67,12 +61,10 @@ def normalise(raw: Any, problems: Problems, places: dict[str, str] | None = None
         raise InvalidMachine([*problems.found, f"{problems.source}: {error}"]) from None
     normaliser = _Normaliser(problems)
     definition = normaliser.machine(raw)
-    for path, place in normaliser.places.items():
-        if places is not None:
-            places[path] = problems.place(place)
-    for (kind, name), place in normaliser.parts.named.items():
-        if places is not None:
-            places[name_key(kind, name)] = problems.place(place)
+    if places is not None:
+        places.states = {path: problems.place(at) for path, at in normaliser.places.items()}
+        places.functions = {key: problems.place(at) for key, at in normaliser.parts.named.items()}
+        places.parts = {key: (part, problems.place(at)) for key, (part, at) in normaliser.parts.marks.items()}
     if problems.found:
         raise InvalidMachine(problems.found)
     return definition
@@ -138,7 +130,9 @@ class _Normaliser:
             return {}
         for name, value in limits.items():
             if name not in Limits._fields:
-                self.problems.add(("limits", name), f"unknown key {name!r}", suggestion(name, Limits._fields))
+                self.problems.add(
+                    ("limits", name), f"unknown key {name!r}", suggestion(name, Limits._fields), code="unknown-key"
+                )
             elif type(value) is not int or not LIMIT_MIN <= value <= LIMIT_MAX:
                 message = f"{value!r} is not a whole number from {LIMIT_MIN:,} to {LIMIT_MAX:,}"
                 self.problems.add(("limits", name), message)
@@ -152,7 +146,8 @@ class _Normaliser:
             self.problems.add(("context",), "an expression stands alone", "or name the key other than 'expr'")
         found = find_problem(context, ("input",))
         if found:
-            self.problems.add(("context", *found[0]), found[1])
+            self.problems.add(("context", *found[0]), found[1], code="expression")
+        self.parts.mark(context, ("context",))
         return context
 
     def state(self, raw: Any, at: Path, path: str, key: str, is_root: bool = False) -> dict[str, Any]:
@@ -209,7 +204,7 @@ class _Normaliser:
             elif kind == "history" and name in STATE_KEYS:
                 self.problems.add((*at, name), f"a history state has no {name!r}", "it has history and target")
             else:
-                self.problems.add((*at, name), f"unknown key {name!r}", suggestion(name, known))
+                self.problems.add((*at, name), f"unknown key {name!r}", suggestion(name, known), code="unknown-key")
 
     def _describe(self, raw: dict[str, Any], at: Path, node: dict[str, Any], is_root: bool) -> None:
         if "id" in raw and not is_root:
@@ -302,7 +297,9 @@ class _Normaliser:
             known = ("target", "actions")
             for name in initial:
                 if name not in known:
-                    self.problems.add((*at, "initial", name), f"unknown key {name!r}", suggestion(name, known))
+                    self.problems.add(
+                        (*at, "initial", name), f"unknown key {name!r}", suggestion(name, known), code="unknown-key"
+                    )
             target = initial.get("target")
             if "actions" in initial:
                 result["actions"] = self.parts.actions(initial["actions"], (*at, "initial", "actions"))

@@ -38,6 +38,26 @@ class Parts:
         self.problems = problems
         self.named: dict[tuple[str, str], Path] = {}
         """Where a kind of function is named first."""
+        self.marks: dict[int, tuple[Any, Path]] = {}
+        """Where a mapping of the normalised definition came from, by its identity."""
+
+    def note(self, part: dict[str, Any], at: Path) -> dict[str, Any]:
+        """``part``, of which is noted that it stands at ``at``."""
+        self.marks.setdefault(id(part), (part, at))
+        return part
+
+    def mark(self, part: Any, at: Path) -> Any:
+        """``part``, of which is noted that it stands at ``at``, with all mappings in it."""
+        if isinstance(part, dict):
+            self.marks.setdefault(id(part), (part, at))
+            for key, value in part.items():
+                if isinstance(value, dict | list):
+                    self.mark(value, (*at, key))
+        elif isinstance(part, list):
+            for index, value in enumerate(part):
+                if isinstance(value, dict | list):
+                    self.mark(value, (*at, index))
+        return part
 
     # --- transitions
 
@@ -50,7 +70,7 @@ class Parts:
         if isinstance(raw, dict):
             for name, value in raw.items():
                 self._descriptor(name, (*at, name))
-                result += [{"event": [name], **each} for each in self.transitions(value, (*at, name))]
+                result += [self._taking([name], each) for each in self.transitions(value, (*at, name))]
         elif isinstance(raw, list):
             for index, each in enumerate(raw):
                 where = (*at, index)
@@ -60,7 +80,7 @@ class Parts:
                     rest = {key: value for key, value in each.items() if key != "event"}
                     for name in names:
                         self._descriptor(name, (*where, "event"))
-                    result.append({"event": names, **self._transition(rest, where)})
+                    result.append(self.note({"event": names, **self._transition(rest, where)}, where))
                 else:
                     self.problems.add(where, "a transition in a list has an event", "{event: Paid, target: paid}")
         else:
@@ -76,8 +96,11 @@ class Parts:
     def transitions(self, raw: Any, at: Path) -> list[dict[str, Any]]:
         """One transition, or a list of candidates."""
         if isinstance(raw, list):
-            return [self._transition(each, (*at, index)) for index, each in enumerate(raw)]
-        return [self._transition(raw, at)]
+            return [self.note(self._transition(each, (*at, index)), (*at, index)) for index, each in enumerate(raw)]
+        return [self.note(self._transition(raw, at), at)]
+
+    def _taking(self, events: list[str], transition: dict[str, Any]) -> dict[str, Any]:
+        return self.note({"event": events, **transition}, self.marks[id(transition)][1])
 
     def _transition(self, raw: Any, at: Path) -> dict[str, Any]:
         if isinstance(raw, str):
@@ -90,7 +113,7 @@ class Parts:
         if raw.get("target") is not None:
             result["target"] = self.targets(raw["target"], (*at, "target"))
         if "guard" in raw:
-            result["guard"] = self.guard(raw["guard"], (*at, "guard"))
+            result["guard"] = self.note(self.guard(raw["guard"], (*at, "guard")), (*at, "guard"))
         if "actions" in raw:
             result["actions"] = self.actions(raw["actions"], (*at, "actions"))
         if not isinstance(raw.get("reenter", False), bool):
@@ -132,8 +155,8 @@ class Parts:
     def actions(self, raw: Any, at: Path) -> list[dict[str, Any]]:
         """One action, or a list."""
         if isinstance(raw, list):
-            return [self._action(each, (*at, index)) for index, each in enumerate(raw)]
-        return [self._action(raw, at)]
+            return [self.note(self._action(each, (*at, index)), (*at, index)) for index, each in enumerate(raw)]
+        return [self.note(self._action(raw, at), at)]
 
     def _action(self, raw: Any, at: Path) -> dict[str, Any]:
         if isinstance(raw, str):
@@ -200,7 +223,7 @@ class Parts:
             self._known(each, ("guard", "actions"), where)
             branch: dict[str, Any] = {"actions": self.actions(each.get("actions", []), (*where, "actions"))}
             if "guard" in each:
-                branch["guard"] = self.guard(each["guard"], (*where, "guard"))
+                branch["guard"] = self.note(self.guard(each["guard"], (*where, "guard")), (*where, "guard"))
             branches.append(branch)
         if not branches:
             self.problems.add(at, "'if' has no branches", "{type: if, params: {branches: [{guard, actions}]}}")
@@ -222,15 +245,15 @@ class Parts:
         """A literal that may hold expressions, each of which is compiled once to see that it can be."""
         found = find_problem(value, extra)
         if found:
-            self.problems.add((*at, *found[0]), found[1])
-        return value
+            self.problems.add((*at, *found[0]), found[1], code="expression")
+        return self.mark(value, at)
 
     def delay(self, raw: Any, at: Path) -> int:
         """A literal delay, in microseconds."""
         try:
             return delay_us(raw)
         except ValueError as error:
-            self.problems.add(at, str(error))
+            self.problems.add(at, str(error), code="delay")
             return 0
 
     # --- timers and invocations
@@ -247,14 +270,13 @@ class Parts:
                 rest = {key: value for key, value in each.items() if key != "delay"}
                 delay = each["delay"]
                 timer = self.template(delay, (*where, "delay")) if is_expression(delay) else None
-                result.append({
-                    "delay": timer or self.delay(delay, (*where, "delay")),
-                    "transitions": self.transitions(rest, where),
-                })  # fmt: skip
+                waits = timer or self.delay(delay, (*where, "delay"))
+                result.append(self.note({"delay": waits, "transitions": self.transitions(rest, where)}, where))
         elif isinstance(raw, dict):
             for key, value in raw.items():
                 where = (*at, key)
-                result.append({"delay": self.delay(key, where), "transitions": self.transitions(value, where)})
+                timer = {"delay": self.delay(key, where), "transitions": self.transitions(value, where)}
+                result.append(self.note(timer, where))
         else:
             self.problems.add(at, "'after' is a mapping from delay to transition", HOW_TO)
         return result
@@ -262,8 +284,9 @@ class Parts:
     def invokes(self, raw: Any, at: Path, path: str) -> list[dict[str, Any]]:
         """``invoke``: one, or a list."""
         if isinstance(raw, list):
-            return [self._invoke(each, (*at, i), f"{path}.{i}" if len(raw) > 1 else path) for i, each in enumerate(raw)]
-        return [self._invoke(raw, at, path)]
+            ids = [f"{path}.{index}" if len(raw) > 1 else path for index in range(len(raw))]
+            return [self.note(self._invoke(each, (*at, i), ids[i]), (*at, i)) for i, each in enumerate(raw)]
+        return [self.note(self._invoke(raw, at, path), at)]
 
     def _invoke(self, raw: Any, at: Path, default_id: str) -> dict[str, Any]:
         if not isinstance(raw, dict):
@@ -311,6 +334,7 @@ class Parts:
         if isinstance(src, dict) and len(src) == 1:
             kind, name = next(iter(src.items()))
             if kind in ("task", "machine") and isinstance(name, str) and name:
+                self.named.setdefault((kind, name), (*at, "src"))
                 return {kind: name}
         fix = "src: name, {task: name} or {machine: name}"
         self.problems.add((*at, "src") if src is not None else at, "an invocation names a task or a machine", fix)
@@ -325,7 +349,13 @@ class Parts:
         if isinstance(retry, dict):
             options["retry"] = self._retry(retry, (*at, "retry"))
         elif "retry" in raw:
-            self.problems.add((*at, "retry"), f"{retry!r} is not a retry policy", "{max_attempts: 5, initial: 1s}")
+            self.problems.add(
+                (*at, "retry"), f"{retry!r} is not a retry policy", "{max_attempts: 5, initial: 1s}", code="retry"
+            )
+        longest, heartbeat = options.get("timeout_us", 0), options.get("heartbeat_us", 0)
+        if longest and heartbeat > longest:
+            message = "the heartbeat is longer than the timeout, which ends the attempt before"
+            self.problems.add((*at, "heartbeat"), message, "make it shorter, or remove it", code="retry")
         if options:
             result["options"] = options
 
@@ -335,18 +365,22 @@ class Parts:
         for name in ("initial", "max"):
             if name in raw:
                 result[f"{name}_us"] = self.delay(raw[name], (*at, name))
+        if result.get("max_us", result.get("initial_us", 0)) < result.get("initial_us", 0):
+            message = f"max {raw['max']!r} is below initial {raw['initial']!r}"
+            self.problems.add((*at, "max"), message, "pauses grow from initial to max", code="retry")
         bounds = {"max_attempts": (1, 1_000_000), "factor": (1, 1000)}
         for name, (low, high) in bounds.items():
             if name in raw:
                 value = raw[name]
                 if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                    self.problems.add((*at, name), f"{value!r} is not a number from {low} to {high:,}")
+                    self.problems.add((*at, name), f"{value!r} is not a number from {low} to {high:,}", code="retry")
                 elif name == "max_attempts" and not isinstance(value, int):
-                    self.problems.add((*at, name), f"{value!r} is not a whole number")
+                    self.problems.add((*at, name), f"{value!r} is not a whole number", code="retry")
                 result[name] = value
         if "jitter" in raw:
             if not isinstance(raw["jitter"], bool | int | float) or not 0 <= raw["jitter"] <= 1:
-                self.problems.add((*at, "jitter"), f"{raw['jitter']!r} is not true, false, or a share from 0 to 1")
+                message = f"{raw['jitter']!r} is not true, false, or a share from 0 to 1"
+                self.problems.add((*at, "jitter"), message, code="retry")
             result["jitter"] = raw["jitter"]
         return result
 
@@ -355,7 +389,7 @@ class Parts:
     def _known(self, raw: dict[str, Any], known: tuple[str, ...], at: Path) -> None:
         for name in raw:
             if name not in known:
-                self.problems.add((*at, name), f"unknown key {name!r}", suggestion(name, known))
+                self.problems.add((*at, name), f"unknown key {name!r}", suggestion(name, known), code="unknown-key")
 
     def _mapping(self, raw: Any, at: Path) -> Any:
         if not isinstance(raw, dict):

@@ -19,7 +19,7 @@ def normalised_publish(raw: Any, at: Path, problems: Problems) -> dict[str, Any]
         return None
     for name in given:
         if name not in PUBLISH_KEYS:
-            problems.add((*at, name), f"unknown key {name!r}", suggestion(name, PUBLISH_KEYS))
+            problems.add((*at, name), f"unknown key {name!r}", suggestion(name, PUBLISH_KEYS), code="unknown-key")
     stream, events, data = given.get("stream"), given.get("events"), given.get("data", True)
     if not isinstance(stream, str) or not STREAM_ID.match(stream):
         problems.add((*at, "stream"), f"{stream!r:.80} is not a stream id", f"use {STREAM_ID_SAYS}")

@@ -100,7 +100,7 @@ class _Resolver:
         elif path == "":
             rest = text
             fix = f"a child of the machine is '.{text}'"
-            self.problems.add(target["at"], f"the machine itself has no sibling {text!r}", fix)
+            self.problems.add(target["at"], f"the machine itself has no sibling {text!r}", fix, code="target")
             return None
         else:
             base, rest = path.rpartition(".")[0], text
@@ -114,7 +114,7 @@ class _Resolver:
         fix = suggestion(rest, known)
         if "did you mean" not in fix and len(elsewhere) == 1:
             fix = f"there is {elsewhere[0]!r}: write '#{next(iter(self.ids))}.{elsewhere[0]}'"
-        self.problems.add(target["at"], message, fix)
+        self.problems.add(target["at"], message, fix, code="target")
         return None
 
     def _by_id(self, text: str, target: dict[str, Any]) -> str | None:
@@ -129,7 +129,9 @@ class _Resolver:
                 break
             head, _, last = head.rpartition(".")
             rest = f"{last}.{rest}" if rest else last
-        self.problems.add(target["at"], f"there is no state with the id {'#' + text!r}", suggestion(text, self.ids))
+        self.problems.add(
+            target["at"], f"there is no state with the id {'#' + text!r}", suggestion(text, self.ids), code="target"
+        )
         return None
 
     def _compatible(self, found: list[str], raw: list[Any]) -> None:
@@ -150,7 +152,7 @@ class _Resolver:
 
     def _apart(self, first: str, second: str, raw: list[Any]) -> None:
         fix = "several targets lie in different regions of one parallel state"
-        self.problems.add(raw[0]["at"], f"{first!r} and {second!r} cannot be active together", fix)
+        self.problems.add(raw[0]["at"], f"{first!r} and {second!r} cannot be active together", fix, code="target")
 
 
 def _way_to(path: str) -> list[str]:

@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 from casework.errors import InvalidMachine
+from casework.statechart.findings import Located, Place, Problem
 from casework.statechart.load.source import Path, Problems
 
 MAX_NODES = 100_000
@@ -47,7 +48,7 @@ def read(text: str, source: str = "machine") -> tuple[Any, Problems]:
             return _json(text.lstrip("\ufeff"), source)
         except json.JSONDecodeError as error:
             if source.lower().endswith(".json"):
-                not_json = f"{source}:{error.lineno}: not JSON: {error.msg}"
+                not_json = f"not JSON: {error.msg}"
         except (ValueError, RecursionError):
             pass
     problems = Problems(source)
@@ -64,17 +65,22 @@ def _build(text: str, problems: Problems, not_json: str = "") -> Any:
         node = yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f"{mark.line + 1}:" if mark else ""
-        raise InvalidMachine([not_json or f"{source}:{line} not YAML: {error.problem or error.context}"]) from None
+        message = not_json or f"not YAML: {error.problem or error.context}"
+        raise InvalidMachine([_unreadable(source, message, mark)]) from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidMachine([not_json or f"{source}: not YAML: {error}"]) from None
+        raise InvalidMachine([_unreadable(source, not_json or f"not YAML: {error}")]) from None
     if node is None:
-        raise InvalidMachine([f"{source}: the document is empty (a machine has an id and states)"])
+        raise InvalidMachine([_unreadable(source, "the document is empty (a machine has an id and states)")])
     builder = _Builder(problems)
     value = builder.build(node, (), ())
     if builder.count > MAX_NODES:
         raise InvalidMachine(problems.found)
     return value
+
+
+def _unreadable(source: str, message: str, mark: Any = None) -> Located:
+    place = Place(source, mark.line + 1, mark.column + 1) if mark is not None else Place(source)
+    return Located.of(Problem("error", "syntax", message, "", place))
 
 
 def _json(text: str, source: str) -> tuple[Any, Problems]:
@@ -91,7 +97,7 @@ def _json(text: str, source: str) -> tuple[Any, Problems]:
         return result
 
     def refuse(constant: str) -> Any:
-        raise InvalidMachine([f"{source}: {constant} is not a number that JSON can hold"])
+        raise InvalidMachine([_unreadable(source, f"{constant} is not a number that JSON can hold")])
 
     value = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     problems = Problems(source)
@@ -99,7 +105,7 @@ def _json(text: str, source: str) -> tuple[Any, Problems]:
         _build(text, problems)
     problems.found = [each for each in problems.found if "stands twice" in each] if twice else []
     if twice and not problems.found:
-        problems.add((), f"the key {twice[0]!r} stands twice in one object", "remove one")
+        problems.add((), f"the key {twice[0]!r} stands twice in one object", "remove one", 0, "duplicate-key")
     return value, problems
 
 
@@ -107,7 +113,8 @@ class _Builder:
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
         self.lines: dict[Path, int] = {}
-        problems.lines = self.lines
+        self.columns: dict[Path, int] = {}
+        problems.lines, problems.columns = self.lines, self.columns
         self.count = 0
 
     def build(self, node: Any, path: Path, outer: tuple[Any, ...]) -> Any:
@@ -120,6 +127,7 @@ class _Builder:
             self.count = max(self.count, MAX_NODES + 1)
             return None
         self.lines.setdefault(path, node.start_mark.line + 1)
+        self.columns.setdefault(path, node.start_mark.column + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, outer)
         if isinstance(node, yaml.SequenceNode):
@@ -139,9 +147,10 @@ class _Builder:
             if key in result:
                 first = self.lines[(*path, key)]
                 message = f"the key {key!r} stands twice"
-                self.problems.add(path, message, f"first on line {first}; remove one", line)
+                self.problems.add(path, message, f"first on line {first}; remove one", line, "duplicate-key")
                 continue
             self.lines[(*path, key)] = line
+            self.columns[(*path, key)] = key_node.start_mark.column + 1
             result[key] = self.build(value_node, (*path, key), (*outer, node))
         return result
 

@@ -8,6 +8,7 @@ allowed, the caller does not ask.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -48,18 +49,33 @@ def check_seconds(what: str, value: Any, least: float = 0.0, most: float = SECON
         raise wrong(what, value, f"a number of seconds, {bound} to {most:g}")
 
 
-def check_text(what: str, value: Any, bytes_max: int = 1024, *, may_be_empty: bool = False) -> None:
-    """Text that every store can keep: UTF-8, without NUL."""
-    if type(value) is not str:
+def check_text(what: str, value: Any, bytes_max: int = 1024, *, may_be_empty: bool = False) -> str:
+    """Text that every store can keep: UTF-8, without NUL. Hands it back as plain text: a member of an enumeration, say,
+    is text, but formats as something else.
+    """
+    if not isinstance(value, str):
         raise wrong(what, value, "text")
+    text = str.__str__(value)
     try:
-        size = len(value.encode())
+        size = len(text.encode())
     except UnicodeEncodeError:
         raise wrong(what, value, "text that is valid Unicode (it has half of a surrogate pair)") from None
-    if "\0" in value:
+    if "\0" in text:
         raise wrong(what, value, "text without a NUL character")
     if size > bytes_max or (not size and not may_be_empty):
         raise wrong(what, value, f"text of {0 if may_be_empty else 1} to {bytes_max:,} bytes")
+    return text
+
+
+def is_unicode(value: Any) -> bool:
+    """Whether it is text without half a surrogate pair."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_choice(what: str, value: Any, choices: Collection[str]) -> None:
@@ -80,13 +96,25 @@ def check_function(what: str, value: Any, example: str = "a function") -> None:
         raise wrong(what, value, example)
 
 
+def check_path(what: str, value: Any) -> None:
+    """The path of a file; not the empty one, and no other program's word for memory."""
+    if not isinstance(value, str | os.PathLike) or isinstance(value, bytes) or isinstance(os.fspath(value), bytes):
+        raise wrong(what, value, "the path of a file, as text or a pathlib.Path")
+    text = check_text(what, os.fspath(value), 4096)
+    if text.startswith((":memory:", "file:")):
+        raise Misuse(
+            f"{what} is {shown(value)}; it must be the path of a file (for a store in memory use "
+            "casework.open('memory:'), or ExecutionStore on a MemoryBackend)"
+        )
+
+
 def check_instance(what: str, value: Any, kind: type | tuple[type, ...], example: str) -> None:
     """An object of a class; ``example`` says what to write."""
     if not isinstance(value, kind):
         raise wrong(what, value, example)
 
 
-def check_list(what: str, value: Any, check_one: Callable[[str, Any], None], example: str) -> None:
+def check_list(what: str, value: Any, check_one: Callable[[str, Any], object], example: str) -> None:
     """A list, tuple or set whose elements pass ``check_one``; a single text is none."""
     if not isinstance(value, list | tuple | set | frozenset):
         raise wrong(what, value, example)

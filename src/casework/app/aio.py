@@ -13,13 +13,14 @@ from casework.app.methods import look_like
 from casework.app.settings import read_settings, write_settings
 from casework.app.stores import is_embedded, open_backend_async, store_url
 from casework.app.streams_aio import AsyncStreamStore
-from casework.app.sync import worker_options
+from casework.app.sync import checked_worker
 from casework.app.transaction import AsyncTransaction
 from casework.app.workers import WorkerTask
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend
 from casework.errors import MissingTable, Misuse
 from casework.executions.runtime import Codec
+from casework.executions.worker import WorkerOptions
 from casework.kernel.programs import Program
 from casework.kernel.schema import DEFAULT_BUCKETS, TABLES
 from casework.statechart import Machine
@@ -87,13 +88,29 @@ class AsyncApp:
         self.check_is_open()
         return AsyncTransaction(self)
 
-    def worker(self, **options: Any) -> WorkerTask:
+    def worker(
+        self, *, poll_s: float = 1.0, concurrency: int = 16, group: int = 256, drain_s: float = 30.0,
+        lease_s: float = 30.0, heartbeat_s: float = 5.0,
+    ) -> WorkerTask:  # fmt: skip
         """A worker on this loop, for an ``async with`` block; ``options`` are those of ``WorkerOptions``.
 
         Raises Misuse when a machine lacks functions that its definition names.
         """
         self.check_is_open()
-        return WorkerTask(self, worker_options(self.core, options))
+        return WorkerTask(
+            self,
+            checked_worker(
+                self.core,
+                WorkerOptions(
+                    poll_s=poll_s,
+                    concurrency=concurrency,
+                    group=group,
+                    drain_s=drain_s,
+                    lease_s=lease_s,
+                    heartbeat_s=heartbeat_s,
+                ),
+            ),
+        )
 
     def check_is_open(self) -> None:
         """Misuse before the application was opened and after it was closed."""

@@ -14,6 +14,9 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from casework.app.methods import look_like
+from casework.app.settings import TRACE_MAX
+from casework.app.stores import check_place
+from casework.arguments import check_count, check_flag, check_seconds, check_text
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend, Backend, check_backend
@@ -23,7 +26,7 @@ from casework.executions import store, store_purging
 from casework.executions.store import Shared
 from casework.executions.store_items import StoredExecution
 from casework.kernel.programs import Program
-from casework.kernel.schema import DEFAULT_BUCKETS, TABLES
+from casework.kernel.schema import DEFAULT_BUCKETS, MAX_BUCKETS, TABLES
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,6 +76,22 @@ def _raise_buckets(shared: Shared, number: int) -> Program[bool]:
     return (yield from numbers.raise_buckets(shared, number))
 
 
+def _check_numbers(trace_max: int, buckets: int = DEFAULT_BUCKETS) -> None:
+    check_count("trace_max", trace_max, 0, TRACE_MAX)
+    check_count("buckets", buckets, 1, MAX_BUCKETS)
+
+
+def _check_making(
+    endpoint_url: str | None, region_name: str | None, prefix: str, create_tables: bool, wait_seconds: float,
+    trace_max: int,
+) -> None:  # fmt: skip
+    check_place(endpoint_url, region_name)
+    check_text("prefix", prefix, 200, may_be_empty=True)
+    check_flag("create_tables", create_tables)
+    check_seconds("wait_seconds", wait_seconds)
+    _check_numbers(trace_max)
+
+
 class ExecutionStore:
     """An execution store on a blocking backend. Safe to use from several threads.
 
@@ -85,6 +104,7 @@ class ExecutionStore:
 
     def __init__(self, backend: Backend, *, trace_max: int = 200, buckets: int = DEFAULT_BUCKETS) -> None:
         check_backend(backend, Backend)
+        _check_numbers(trace_max, buckets)
         self.backend = backend
         self.shared = Shared(buckets, trace_max)
 
@@ -133,6 +153,7 @@ class SqliteStore(ExecutionStore):
     def __init__(self, path: str | os.PathLike[str], *, trace_max: int = 200) -> None:
         from casework.backends.sqlite import SqliteBackend
 
+        _check_numbers(trace_max)
         super().__init__(SqliteBackend(path), trace_max=trace_max)
         self.backend.create_tables(TABLES)
 
@@ -149,6 +170,8 @@ class DynamoDBStore(ExecutionStore):
     def __init__(self, client: Any, prefix: str = "casework", trace_max: int = 200) -> None:
         from casework.backends.dynamodb.sync import DynamoDBBackend
 
+        check_text("prefix", prefix, 200, may_be_empty=True)
+        _check_numbers(trace_max)
         super().__init__(DynamoDBBackend(client, prefix=prefix), trace_max=trace_max)
 
     @classmethod
@@ -176,6 +199,7 @@ class DynamoDBStore(ExecutionStore):
         """  # fmt: skip
         from casework.backends.dynamodb.sync import DynamoDBBackend
 
+        _check_making(endpoint_url, region_name, prefix, create_tables, wait_seconds, trace_max)
         backend = DynamoDBBackend(prefix=prefix, endpoint_url=endpoint_url, region_name=region_name)
         made = cls.__new__(cls)
         ExecutionStore.__init__(made, backend, trace_max=trace_max)
@@ -220,6 +244,7 @@ class AsyncExecutionStore:
 
     def __init__(self, backend: AsyncBackend, *, trace_max: int = 200, buckets: int = DEFAULT_BUCKETS) -> None:
         check_backend(backend, AsyncBackend)
+        _check_numbers(trace_max, buckets)
         self.backend = backend
         self.shared = Shared(buckets, trace_max)
 
@@ -274,6 +299,9 @@ class AsyncDynamoDBStore(AsyncExecutionStore):
     ) -> None:  # fmt: skip
         from casework.backends.dynamodb.aio import AsyncDynamoDBBackend
 
+        check_place(endpoint_url, region_name)
+        check_text("prefix", prefix, 200, may_be_empty=True)
+        _check_numbers(trace_max)
         backend = AsyncDynamoDBBackend(client, prefix=prefix, endpoint_url=endpoint_url, region_name=region_name)
         self._endpoint_url = endpoint_url
         super().__init__(backend, trace_max=trace_max)
@@ -289,6 +317,7 @@ class AsyncDynamoDBStore(AsyncExecutionStore):
         trace_max: int = 200,
     ) -> AsyncDynamoDBStore:
         """As :meth:`DynamoDBStore.create`, on the running loop."""  # fmt: skip
+        _check_making(endpoint_url, region_name, prefix, create_tables, wait_seconds, trace_max)
         made = cls(None, prefix, trace_max, endpoint_url=endpoint_url, region_name=region_name)
         deadline = time.monotonic() + wait_seconds
         try:

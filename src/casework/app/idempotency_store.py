@@ -16,13 +16,14 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from casework.app.idempotency_memory import MemoryRecords
 from casework.app.methods import look_like
+from casework.app.stores import check_place
+from casework.arguments import check_count, check_flag, check_seconds, check_text
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.memory import MemoryBackend
 from casework.backends.port import AsyncBackend, Backend, check_backend
 from casework.backends.surroundings import Clock, HostClock, VirtualClock, host_steady_us
 from casework.backends.threaded import ThreadedBackend
-from casework.errors import Misuse
 from casework.idempotency import lifecycle, operating, waiting
 from casework.idempotency.bounded import bounded
 from casework.idempotency.lifecycle import Shared
@@ -83,6 +84,10 @@ def steady_clock(backend: Any) -> Callable[[], int]:
     return host_steady_us
 
 
+def _check_grace(lease_grace_seconds: int) -> None:
+    check_count("lease_grace_seconds", lease_grace_seconds, 0, 10 * 366 * 86_400)
+
+
 class IdempotencyStore:
     """An idempotency store on a blocking backend. Safe to use from several threads, and after a fork.
 
@@ -93,6 +98,7 @@ class IdempotencyStore:
 
     def __init__(self, backend: Backend, *, lease_grace_seconds: int = 60) -> None:
         check_backend(backend, Backend)
+        _check_grace(lease_grace_seconds)
         self.backend = backend
         self.shared = Shared(steady_clock(backend), grace_s=lease_grace_seconds)
         self._threaded: ThreadedBackend | None = None
@@ -171,6 +177,7 @@ class SqliteIdempotencyStore(IdempotencyStore):
     def __init__(self, path: str | os.PathLike[str], *, lease_grace_seconds: int = 60) -> None:
         from casework.backends.sqlite import SqliteBackend
 
+        _check_grace(lease_grace_seconds)
         super().__init__(SqliteBackend(path), lease_grace_seconds=lease_grace_seconds)
         self.backend.create_tables((IDEMPOTENCY,))
 
@@ -180,8 +187,7 @@ class _LazyTable:
 
     def __init__(self, table: str | None, create: bool) -> None:
         name = "casework_idempotency" if table is None else table
-        if not name:
-            raise Misuse("table is empty; it must be the name of a DynamoDB table")
+        check_text("table", name, 255)
         self.table = Table(name=name, partition=IDEMPOTENCY.partition, sort=IDEMPOTENCY.sort, ttl=IDEMPOTENCY.ttl)
         self.is_pending = create
 
@@ -212,6 +218,8 @@ class DynamoDBIdempotencyStore(IdempotencyStore):
     ) -> None:  # fmt: skip
         from casework.backends.dynamodb.sync import DynamoDBBackend
 
+        _check_client(endpoint_url, region_name, create_table, connect_timeout, read_timeout)
+        _check_grace(lease_grace_seconds)
         backend = DynamoDBBackend(
             client, prefix="", endpoint_url=endpoint_url, region_name=region_name, clock=clock,
             policy=_call_policy(max_retries, read_timeout), config=config,
@@ -242,8 +250,7 @@ class DynamoDBIdempotencyStore(IdempotencyStore):
 def _call_policy(max_retries: int, read_timeout: float) -> Any:
     from casework.backends.dynamodb.plan import CallPolicy
 
-    if type(max_retries) is not int or not 0 <= max_retries <= 100:
-        raise Misuse(f"max_retries is {max_retries!r}; it must be 0 to 100")
+    check_count("max_retries", max_retries, 0, 100)
     deadline_s = _silence_us(max_retries, read_timeout) / 1e6
     most = max_retries + 1
     return CallPolicy(unsent_max=most, lost_reads_max=most, control_max=most, deadline_s=deadline_s)
@@ -253,9 +260,16 @@ def _silence_us(max_retries: int, read_timeout: float) -> int:
     """Nothing more is sent to a store that has been silent for so long: a call ends within ``(max_retries + 1) x
     read_timeout`` and a second.
     """
-    if type(read_timeout) not in (int, float) or not 0 < read_timeout <= 300:
-        raise Misuse(f"read_timeout is {read_timeout!r}; it must be a number of seconds, above 0 and at most 300")
     return round((max_retries * read_timeout + 0.5) * 1e6)
+
+
+def _check_client(
+    endpoint_url: str | None, region_name: str | None, create_table: bool, connect_timeout: float, read_timeout: float
+) -> None:
+    check_place(endpoint_url, region_name)
+    check_flag("create_table", create_table)
+    check_seconds("connect_timeout", connect_timeout, above=True)
+    check_seconds("read_timeout", read_timeout, 0, 300, above=True)
 
 
 class AsyncIdempotencyStore:
@@ -268,6 +282,7 @@ class AsyncIdempotencyStore:
 
     def __init__(self, backend: AsyncBackend, *, lease_grace_seconds: int = 60) -> None:
         check_backend(backend, AsyncBackend)
+        _check_grace(lease_grace_seconds)
         self.backend = backend
         self.shared = Shared(steady_clock(backend), grace_s=lease_grace_seconds)
 
@@ -320,6 +335,8 @@ class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
         from casework.backends.dynamodb.aio import AsyncDynamoDBBackend
         from casework.backends.dynamodb.clock import ServiceClock
 
+        _check_client(endpoint_url, region_name, create_table, connect_timeout, read_timeout)
+        _check_grace(lease_grace_seconds)
         clock = clock or ServiceClock()
         self._make = functools.partial(
             AsyncDynamoDBBackend, client, prefix="", endpoint_url=endpoint_url, region_name=region_name, clock=clock,

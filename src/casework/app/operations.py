@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from casework.app.core import Core
+from casework.arguments import check_flag, check_seconds, check_text
 from casework.errors import Misuse, WaitTimeout
 from casework.executions import buckets, control, deliver, inspection, listing, purging, results, tasks
 from casework.executions.deliver import Execution
@@ -112,8 +113,8 @@ def wait(core: Core, id: str, *, timeout_s: float | None = None) -> Program[Exec
             error, which is its ``__cause__``.
         NoSuchExecution: there is none.
     """
-    if timeout_s is not None and (isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float)):
-        raise Misuse(f"timeout_s is {timeout_s!r:.80}; give a number of seconds, or None to wait for ever")
+    if timeout_s is not None:
+        check_seconds("timeout_s", timeout_s)
     started = yield from now()
     pause_s = 0.005
     while True:
@@ -255,6 +256,7 @@ def purge(core: Core, id: str, *, force: bool = False, tree: bool = False) -> Pr
         tree: delete its descendants first. Without it they stay: executions of their own, which are then found by
             their ids only.
     """
+    check_flag("force", force)
     core.forget(id)
     return (yield from control.purge(core.rt, id, force=force, tree=tree))
 
@@ -323,8 +325,7 @@ def complete_task(core: Core, token: str, result: Any = None) -> Program[None]:
 
 def fail_task(core: Core, token: str, message: str) -> Program[None]:
     """End a task that returned ``casework.LATER`` with an error, by its token. Raises as ``complete_task``."""
-    if not isinstance(message, str):
-        raise Misuse(f"message is {message!r:.80}; it must be a string")
+    check_text("message", message, 100_000, may_be_empty=True)
     yield from tasks.fail_from_outside(core.rt, token, message)
     core.bell.flag.set()
 

@@ -13,6 +13,7 @@ import os
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from casework.arguments import check_text, wrong
 from casework.backends.port import AsyncBackend, Backend
 from casework.errors import Misuse
 
@@ -89,6 +90,16 @@ def sqlite_path(url: str) -> str:
     if not rest.startswith("///") or len(rest) < 4:
         raise Misuse(f"{url!r:.200}: write sqlite:///relative.db or sqlite:////absolute/path.db")
     return rest[3:]
+
+
+def check_place(endpoint_url: Any, region_name: Any) -> None:
+    """Misuse unless these can say where DynamoDB is; None leaves it to the environment."""
+    if endpoint_url is not None:
+        check_text("endpoint_url", endpoint_url)
+        if not endpoint_url.startswith(("http://", "https://")):
+            raise wrong("endpoint_url", endpoint_url, "an address such as http://127.0.0.1:8000")
+    if region_name is not None:
+        check_text("region_name", region_name, 100)
 
 
 def _dynamodb_arguments(url: str) -> dict[str, Any]:

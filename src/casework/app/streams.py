@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from casework.app.methods import look_like
+from casework.arguments import check_instance
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import Backend, check_backend
@@ -21,7 +22,7 @@ from casework.kernel.programs import Program
 from casework.streams import cursors, read, retention
 from casework.streams.consumer import Consumer, ConsumerOptions, Handler, consume
 from casework.streams.cursors import Cursor, Parked
-from casework.streams.log import Appended, Log, Op, StreamOptions, check_after, check_limit, check_stream
+from casework.streams.log import Appended, Log, Op, StreamOptions, check_after, check_limit, check_stop, check_stream
 from casework.streams.writer import Writer
 
 P = ParamSpec("P")
@@ -74,6 +75,8 @@ class StreamStore:
 
     def __init__(self, backend: Backend, *, options: StreamOptions | None = None, writer: Writer | None = None) -> None:
         check_backend(backend, Backend)
+        if options is not None:
+            check_instance("options", options, StreamOptions, "a casework.StreamOptions(...)")
         self.backend = backend
         self._writer = writer or Writer(Log(options))
         self.log = self._writer.log
@@ -140,6 +143,12 @@ class StreamStore:
 
         Waiting readers of one process share one poll. Raises as :meth:`read` does.
         """
+        check_stream(stream)
+        check_after(after)
+        check_stop(stop)
+        return self._tail(stream, after, stop)
+
+    def _tail(self, stream: str, after: int, stop: Flag | None) -> Iterator[Op]:
         while stop is None or not stop.is_set:
             page = self.wait(stream, after, PAGE_OPS, wait_s=TAIL_WAIT_S, stop=stop)
             yield from page.ops
@@ -174,7 +183,7 @@ class StreamStore:
 
 
 def consumer_options(options: dict[str, Any]) -> ConsumerOptions:
-    """The options of a consumer; Misuse for unknown ones."""
+    """The options of a consumer; Misuse for unknown ones and for what cannot be."""
     try:
         return ConsumerOptions(**options)
     except TypeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from casework.app import operations
 from casework.app.arguments import check_rest, make_options
@@ -88,13 +88,29 @@ class App:
         self.check_is_open()
         return Transaction(self)
 
-    def worker(self, **options: Any) -> WorkerThread:
+    def worker(
+        self, *, poll_s: float = 1.0, concurrency: int = 16, group: int = 256, drain_s: float = 30.0,
+        lease_s: float = 30.0, heartbeat_s: float = 5.0,
+    ) -> WorkerThread:  # fmt: skip
         """A worker in this process, for a ``with`` block; ``options`` are those of ``WorkerOptions``.
 
         Raises Misuse when a machine lacks functions that its definition names.
         """
         self.check_is_open()
-        return WorkerThread(self, worker_options(self.core, options))
+        return WorkerThread(
+            self,
+            checked_worker(
+                self.core,
+                WorkerOptions(
+                    poll_s=poll_s,
+                    concurrency=concurrency,
+                    group=group,
+                    drain_s=drain_s,
+                    lease_s=lease_s,
+                    heartbeat_s=heartbeat_s,
+                ),
+            ),
+        )
 
     def check_is_open(self) -> None:
         """Misuse after the application was closed."""
@@ -116,26 +132,15 @@ class App:
         self.close()
 
 
-def worker_options(core: Core, options: dict[str, Any]) -> WorkerOptions:
-    """The options of a worker; Misuse for unknown ones, and when a machine lacks functions."""
+def checked_worker(core: Core, options: WorkerOptions) -> WorkerOptions:
+    """The options of a worker; Misuse when a machine lacks functions."""
     missing = [f"{m.name}: {what}" for m in core.rt.machines.values() for what in m.missing_functions()]
     if missing:
         raise Misuse(
             "a worker needs every function that its machines name; register these with @machine.task, .action or "
             f".guard: {'; '.join(missing)}"
         )
-    try:
-        made = WorkerOptions(**options)
-    except TypeError as error:
-        raise Misuse(f"worker options: {error}; known: {', '.join(WorkerOptions.__struct_fields__)}") from None
-    for name, least in _LEAST.items():
-        value = getattr(made, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 1e9:
-            raise Misuse(f"worker options: {name} is {value!r:.80}; it must be a number, at least {least}")
-    return made
-
-
-_LEAST = {"poll_s": 0.001, "concurrency": 1, "group": 1, "drain_s": 0, "lease_s": 0.1, "heartbeat_s": 0.05}
+    return options
 
 
 def open_app(

@@ -131,7 +131,7 @@ def _is_text(text: Any) -> bool:
     if not isinstance(text, str) or not text:
         return False
     try:
-        return len(text.encode()) <= MAX_TEXT_BYTES
+        return len(text.encode()) <= MAX_TEXT_BYTES and "\0" not in text
     except UnicodeEncodeError:
         return False
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import CorruptItem, Misuse
+from casework.arguments import check_choice, check_text
+from casework.errors import CorruptItem
 from casework.executions.branches import NOTES, Branch, branches_of, chunks, noted_branch, open_branches
 from casework.executions.buckets import SETTINGS, note_settings
 from casework.executions.cursors import Place, read_place, write_place
@@ -78,8 +79,11 @@ def list_executions(
 
     Raises Misuse for an unknown status, a limit out of bounds, or a cursor of another listing.
     """
-    if status is not None and status not in STATUSES:
-        raise Misuse(f"status is {status!r}; it must be one of {', '.join(STATUSES)}")
+    if status is not None:
+        check_choice("status", status, STATUSES)
+    for name, given in (("machine", machine), ("parent", parent)):
+        if given is not None:
+            check_text(name, given)
     place = read_place(cursor, ["executions", status, machine, parent], limit)
     page = _Page(rt, status, machine, limit, Listed([], None))
     if parent is not None:

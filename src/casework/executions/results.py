@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from casework.arguments import check_count, check_instance, check_text
 from casework.errors import Misuse, WrongCursor
-from casework.executions.deliver import read_state, view
+from casework.executions.deliver import check_id, read_state, view
 from casework.executions.joins import child_id
 from casework.executions.runtime import Runtime
 from casework.executions.state import STATE, state_of
@@ -64,12 +65,15 @@ def child_results(
 
     Raises NoSuchExecution; Misuse when the reference is none, or a limit or cursor is wrong.
     """
+    check_id(id)
+    check_count("limit", limit, 1, MAX_LIMIT)
+    if cursor is not None:
+        check_text("cursor", cursor)
+    check_instance("reference", reference, Mapping, "the output of a join, as the chart got it")
     try:
         where = msgspec.convert(reference, Reference)
     except msgspec.ValidationError as error:
         raise Misuse(f"{reference!r:.80} is not the output of a join with large results: {error}") from None
-    if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
-        raise Misuse(f"limit is {limit!r}; it must be 1 to {MAX_LIMIT}")
     first = _position(cursor, where.total)
     parent = yield from read_state(id)
     last = min(where.total, first + limit)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from casework.arguments import check_text
 from casework.errors import CodecFailed, CorruptItem, InvalidMachine, UnknownMachine
 from casework.executions.state import State
 from casework.kernel.containment import guarded, in_words
@@ -104,6 +105,7 @@ class Runtime:
 
     def machine_named(self, name: str) -> Machine:
         """The machine of that name; UnknownMachine with the names that there are."""
+        check_text("the machine's name", name)
         try:
             return self.machines[name]
         except KeyError:

@@ -14,11 +14,13 @@ from typing import Any
 
 import msgspec
 
+from casework.arguments import check_count, check_flag, check_instance, check_list, check_text, wrong
 from casework.errors import AlreadyProcessed, ConditionFailed, Contention, Misuse, OutcomeUnknown, StoreConflict
 from casework.executions import store_items as items
 from casework.executions.buckets import COMPONENT, SETTINGS, make_settings, note_settings, refresh, refresh_sometimes
 from casework.executions.change import id_hash, is_recent, mark_sort
 from casework.executions.cursors import Place, read_place, write_place
+from casework.executions.deliver import check_id
 from casework.executions.state import (
     ID_HASH_BYTES,
     RECENT_IDS,
@@ -106,6 +108,8 @@ def load_for_event(shared: Shared, id: str, event_id: str) -> Program[tuple[Stor
     The two items are not read at one instant. So the state holds the last ids itself, and ``commit`` demands that the
     mark is absent: an event is never applied twice even if both reads missed it.
     """
+    check_id(id)
+    event_id = check_text("event_id", event_id)
     found = yield from get_many([EXECUTIONS.key(id, STATE), EXECUTIONS.key(id, mark_sort(event_id))])
     state, mark = found
     if state is None or state["status"] == "purging":
@@ -117,6 +121,8 @@ def load_for_event(shared: Shared, id: str, event_id: str) -> Program[tuple[Stor
 
 def is_processed(shared: Shared, id: str, event_id: str) -> Program[bool]:
     """Whether the execution has processed that event; remembered until it is purged."""
+    check_id(id)
+    event_id = check_text("event_id", event_id)
     found = yield from get(EXECUTIONS.key(id, mark_sort(event_id)))
     return found is not None
 
@@ -145,6 +151,9 @@ def list_executions(
         cursor: ``next_cursor`` of the page before, with the same filters.
     """  # fmt: skip
     asked = None if status is None else _names(status)
+    check_flag("roots_only", roots_only)
+    machine = None if machine is None else check_text("machine", machine)
+    parent = None if parent is None else check_text("parent", parent)
     place = read_place(cursor, [asked, machine, roots_only, parent], limit)
     # Without a filter the first page says which statuses there are; the cursor keeps them.
     statuses = asked if asked is not None else place.names or (yield from _all_statuses(shared))
@@ -180,8 +189,10 @@ def list_executions(
 
 
 def _names(status: str | Iterable[str]) -> list[str]:
-    given = [status] if isinstance(status, str) else status
-    return sorted({str(getattr(each, "value", each)) for each in given})
+    given: Any = [status] if isinstance(status, str) or hasattr(status, "value") else status
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise wrong("status", status, "a status, several in a list, or None")
+    return sorted({check_text("status", getattr(each, "value", each)) for each in given})
 
 
 def _all_statuses(shared: Shared) -> Program[list[str]]:
@@ -225,6 +236,11 @@ def commit(
     """  # fmt: skip
     items.check_stored(exe)
     _check_entry(trace)
+    items.check_caused(emits, spawns)
+    items.check_timers(timers)
+    check_list("also", also, _check_write, "a list of Put, Update, Delete and Check")
+    if processed_event_id is not None:
+        processed_event_id = check_text("processed_event_id", processed_event_id)
     yield from own_store(shared)
     yield from _register_status(shared, exe.status)
     if exe.version and exe.known_timers is None:
@@ -249,6 +265,10 @@ def commit(
         lost = yield from lost_again(lost, RACES, f"execution {exe.id!r:.200}")
     plan.settle()
     return plan.seqs
+
+
+def _check_write(what: str, given: Any) -> None:
+    check_instance(what, given, (Put, Update, Delete, Check), "a Put, Update, Delete or Check")
 
 
 def _take_over(exe: StoredExecution, state: Mapping[str, Any] | None) -> None:
@@ -488,7 +508,7 @@ def acknowledge(shared: Shared, seq: str) -> Program[None]:
 
 def due_timers(shared: Shared, at_s: float) -> Program[list[tuple[str, str, float]]]:
     """Timers due at ``at_s`` (epoch seconds), as (execution, path, fire time), earliest first."""
-    at_us = items.to_us(at_s, "now")
+    at_us = items.to_us(at_s, "at_s")
     entries = yield from _pending(shared, items.DUE, at_us)
     ids = [str(item["id"]) for item in entries]
     states: list[Item | None] = (yield GetMany([EXECUTIONS.key(id, STATE) for id in ids])) if ids else []
@@ -504,6 +524,8 @@ def due_timers(shared: Shared, at_s: float) -> Program[list[tuple[str, str, floa
 
 def delete_timer(shared: Shared, id: str, path: str, fire_at: float) -> Program[bool]:
     """Remove the timer of that path while it still has that time; the version stays. False: there was none such."""
+    check_id(id)
+    path = check_text("path", path)
     fire_at_us = items.to_us(fire_at, "fire_at")
     bucket = bucket_of(id, shared.buckets)
     lost = 0
@@ -535,6 +557,8 @@ def append_trace(shared: Shared, id: str, entry: Mapping[str, Any]) -> Program[i
 
     Raises StoreConflict when there is no such execution, or it is being purged; NotJson.
     """
+    check_id(id)
+    check_instance("entry", entry, Mapping, "a mapping, JSON")
     _check_entry(entry)
     lost = 0
     while True:
@@ -566,4 +590,5 @@ def _check_entry(entry: Mapping[str, Any] | None) -> None:
 
 def trace_of(shared: Shared, id: str) -> Program[list[dict[str, Any]]]:
     """The entries of an execution's trace, oldest first, each with its ``index``."""
+    check_id(id)
     return (yield from read_trace(id))

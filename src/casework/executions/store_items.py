@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from casework.arguments import check_instance, check_list, check_text
 from casework.errors import CorruptItem, ItemTooLarge, Misuse
 from casework.executions.deliver import check_id
 from casework.executions.mailbox import short
@@ -97,7 +98,8 @@ class Page(msgspec.Struct):
 
 
 def check_stored(exe: StoredExecution) -> None:
-    """Misuse when the execution cannot be stored as it is."""
+    """Misuse when the execution cannot be stored as it is. Text of an enumeration becomes plain text."""
+    check_instance("exe", exe, StoredExecution, "a casework.StoredExecution(...)")
     check_id(exe.id)
     if type(exe.version) is not int or exe.version < 0:
         raise Misuse(
@@ -110,10 +112,25 @@ def check_stored(exe: StoredExecution) -> None:
         if not isinstance(value, str):
             raise Misuse(f"execution {exe.id!r:.200}: {name} is {shown(value)}; it must be text")
         check_json(str.__str__(value), f"execution {exe.id!r:.200}: {name}")
+    exe.id = check_text("id", exe.id)
+    for name in ("data", "machine", "machine_hash", "status"):
+        setattr(exe, name, check_text(name, getattr(exe, name), 1_000_000_000, may_be_empty=True))
+    if exe.parent_id is not None:
+        exe.parent_id = check_text("parent_id", exe.parent_id)
     if not exe.status or "/" in exe.status or exe.status == "purging":
         raise Misuse(
             f"execution {exe.id!r:.200}: status is {exe.status!r}; use a word without a slash, and not 'purging'"
         )
+
+
+def check_timers(timers: Any) -> None:
+    """Misuse unless these are changes of timers."""
+    check_list("timers", timers, _check_timer, "a list of casework.TimerOp")
+
+
+def _check_timer(what: str, given: Any) -> None:
+    check_instance(what, given, TimerOp, "a casework.TimerOp('schedule', path, fire_at), or ('cancel', path)")
+    check_text(f"the path of {what}", given.path)
 
 
 def stored_of(item: Mapping[str, Any]) -> StoredExecution:
@@ -148,7 +165,12 @@ def listed_in(item: Mapping[str, Any]) -> int:
 
 def to_us(seconds: Any, what: str) -> int:
     """Epoch seconds as microseconds; Misuse when they are no time."""
-    if not isinstance(seconds, int | float) or not math.isfinite(seconds) or abs(seconds) > 9e12:
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not math.isfinite(seconds)
+        or abs(seconds) > 9e12
+    ):
         raise Misuse(f"{what} is {seconds!r}; it must be a number of seconds since the epoch")
     return round(seconds * 1_000_000)
 
@@ -194,7 +216,6 @@ def outgoing(
     """The writes for emits and spawns, in at most ``room`` items, and the seq of each emit, in order."""
     pack = len(emits) + len(spawns) > room
     by_place: dict[str, list[tuple[int, Any]]] = {}
-    _check_caused(emits, spawns)
     for n, (target, event) in enumerate(emits):
         place = f"{OUT}/{target or exe.id}" if pack else f"{OUT}/{target or exe.id}/{n}"
         by_place.setdefault(place, []).append((n, [target, event]))
@@ -230,8 +251,10 @@ def _chunks(entries: list[tuple[int, Any]]) -> list[list[tuple[int, Any]]]:
     return chunks
 
 
-def _check_caused(emits: Sequence[Any], spawns: Sequence[Any]) -> None:
+def check_caused(emits: Any, spawns: Any) -> None:
     """Misuse, NotJson with the path, for what would not come back as it was given."""
+    for name, given, shape in (("emits", emits, "(target, event)"), ("spawns", spawns, "(child, root path, context)")):
+        check_instance(name, given, (list, tuple), f"a list of {shape}")
     for n, emit in enumerate(emits):
         if not isinstance(emit, tuple | list) or len(emit) != 2:
             raise Misuse(f"emit {n} is {shown(emit)}; it is a pair of the target, or None, and the event's text")

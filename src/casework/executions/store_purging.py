@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from casework.arguments import check_count
 from casework.errors import ConditionFailed
+from casework.executions.deliver import check_id
 from casework.executions.state import BEHIND_STATE, STATE
 from casework.executions.store import Shared
 from casework.kernel.conditions import Condition, absent, all_of, equals
@@ -18,6 +20,8 @@ def purge(shared: Shared, id: str, version: int) -> Program[bool]:
     ``list_executions(status="purging")`` finds it. What an interrupted purge left is removed by the next one. A stale
     copy cannot bring it back.
     """
+    check_id(id)
+    check_count("version", version)
     state = yield from get(EXECUTIONS.key(id, STATE))
     if state is None:
         return False  # what stands here was sent to an execution that is to come

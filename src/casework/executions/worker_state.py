@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from casework.arguments import check_count, check_seconds
 from casework.errors import CaseworkError
 from casework.executions.membership import Membership
 from casework.executions.run_task import Perform, TaskRunner
@@ -42,6 +43,15 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A task's lease; it is renewed at a third of it."""
     heartbeat_s: float = 5.0
     """How often workers tell each other that they are there."""
+
+    def __post_init__(self) -> None:
+        """Misuse for what cannot be."""
+        check_seconds("poll_s", self.poll_s, 0.001)
+        check_count("concurrency", self.concurrency, 1, 100_000)
+        check_count("group", self.group, 1, 100_000)
+        check_seconds("drain_s", self.drain_s)
+        check_seconds("lease_s", self.lease_s, 0.1)
+        check_seconds("heartbeat_s", self.heartbeat_s, 0.05)
 
 
 class Bell:

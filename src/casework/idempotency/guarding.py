@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from casework.errors import InProgress, ItemTooLarge, Misuse, PayloadMismatch, StoreError
+from casework.arguments import check_choice, check_seconds
+from casework.errors import InProgress, ItemTooLarge, PayloadMismatch, StoreError
 from casework.idempotency import lifecycle
 from casework.idempotency.codecs import Codec, JsonCodec
 from casework.idempotency.lifecycle import MAX_KEPT_S, MAX_LEASE_S, Shared
@@ -39,17 +40,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Another caller took over meanwhile: ``raise`` LeaseLost when the work has ended, ``cancel`` the work at once
     (coroutines only) and raise it, or ``return`` the work's own result, which is not stored."""
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Misuse when it cannot work."""
         lifecycle.to_us(self.lease_s, "lease_s", MAX_LEASE_S)
         lifecycle.to_us(self.max_run_s, "max_run_s", MAX_LEASE_S)
         if self.keep_s is not None:
             lifecycle.to_us(self.keep_s, "keep_s", MAX_KEPT_S)
-        if not 0 <= self.wait_s <= MAX_LEASE_S:
-            raise Misuse(f"wait_s is {self.wait_s!r}; it must be a number of seconds, 0 or more")
-        for name, known in (("on_unavailable", ("refuse", "run")), ("on_lease_lost", ("raise", "cancel", "return"))):
-            if getattr(self, name) not in known:
-                raise Misuse(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
+        check_seconds("wait_s", self.wait_s, 0, MAX_LEASE_S)
+        check_choice("on_unavailable", self.on_unavailable, ("refuse", "run"))
+        check_choice("on_lease_lost", self.on_lease_lost, ("raise", "cancel", "return"))
 
 
 class Claim:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from casework.arguments import check_count, check_instance, check_text
 from casework.errors import (
     ConditionFailed,
     Contention,
@@ -222,6 +223,8 @@ def claim(
         Contention: too many races were lost in a row.
     """  # fmt: skip
     check_key(key)
+    check_text("fingerprint", fingerprint, 1024, may_be_empty=True)
+    check_count("fingerprint_version", fingerprint_version, 0, 2**31)
     lease_us = to_us(lease_ttl_seconds, "lease_ttl_seconds", MAX_LEASE_S)
     if shared.direct is not None:
         return shared.direct.claim(key, fingerprint, fingerprint_version, lease_us, same_payload)
@@ -396,8 +399,9 @@ def _checked(
 ) -> tuple[tuple[tuple[str, str], ...], int]:
     """The headers as pairs, and how long to keep the result; Misuse, ItemTooLarge when it cannot be stored."""
     check_key(key)
-    if type(status) is not int:
-        raise Misuse(f"status is {status!r}; it must be an integer")
+    check_count("status", status, 0, 2**31)
+    if headers is not None:
+        check_instance("headers", headers, (Mapping, list, tuple), "a mapping, or pairs, of text")
     kept_us = 0 if expires_after_seconds is None else to_us(expires_after_seconds, "expires_after_seconds", MAX_KEPT_S)
     pairs = records.header_pairs(headers)
     records.check_size(key, pairs, body)
@@ -426,6 +430,7 @@ def complete(
 
     Raises ItemTooLarge, Misuse before anything is written; OutcomeUnknown when nothing tells what became of it.
     """  # fmt: skip
+    check_text("token", token)
     if shared.direct is not None:
         pairs, kept_us = _checked(key, status, headers, body, expires_after_seconds)
         done = shared.direct.complete(key, token, status, pairs, body, kept_us)
@@ -480,6 +485,7 @@ def _is_completion_of(found: Mapping[str, Any] | None, token: str, moment: Insta
 def release(shared: Shared, key: str, token: str) -> Program[bool]:
     """Give the claim up, so that the next caller begins at once; False when it was not, or no longer, ``token``'s."""
     check_key(key)
+    check_text("token", token)
     if shared.direct is not None:
         released = shared.direct.release(key, token)
         shared.nudge(key)
@@ -510,6 +516,7 @@ def release(shared: Shared, key: str, token: str) -> Program[bool]:
 def renew(shared: Shared, key: str, token: str, lease_ttl_seconds: float) -> Program[bool]:
     """Extend the lease of ``token``'s claim to so long from now; False when it is not, or no longer, the holder's."""
     check_key(key)
+    check_text("token", token)
     lease_us = to_us(lease_ttl_seconds, "lease_ttl_seconds", MAX_LEASE_S)
     if shared.direct is not None:
         return shared.direct.renew(key, token, lease_us)

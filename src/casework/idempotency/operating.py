@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from casework.arguments import check_instance, check_list
 from casework.errors import ConditionFailed, CorruptItem, NewerFormat
 from casework.idempotency import record as records
 from casework.idempotency.lifecycle import Shared, check_key, read, release
@@ -31,11 +32,16 @@ def force_release(shared: Shared, key: str) -> Program[bool]:
     return (yield from release(shared, key, record.token))
 
 
+def _check_item(what: str, given: object) -> None:
+    check_instance(what, given, Mapping, "an item as it is stored")
+
+
 def purge_expired(shared: Shared, items: Sequence[Item]) -> Program[int]:
     """Delete those of the records whose time is over, with their chunks; how many items were deleted.
 
     For stores that do not do it by themselves, such as a file. A record that moved meanwhile is left alone.
     """
+    check_list("items", items, _check_item, "a list of items as they are stored")
     moment = yield from now()
     deleted = 0
     for item in items:

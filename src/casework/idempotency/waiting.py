@@ -7,6 +7,7 @@ ends in the same process wakes them at once.
 
 from __future__ import annotations
 
+from casework.arguments import check_seconds
 from casework.errors import CorruptItem, NewerFormat
 from casework.idempotency.lifecycle import Poll, Shared, check_key, has_lapsed, load_body, read
 from casework.idempotency.record import CLAIMED, COMPLETED, Record
@@ -25,6 +26,7 @@ def wait_for_completion(shared: Shared, key: str, timeout_seconds: float) -> Pro
         timeout_seconds: wait so long at most; 0 looks once.
     """  # fmt: skip
     check_key(key)
+    check_seconds("timeout_seconds", timeout_seconds)
     until_us = shared.steady_us() + round(timeout_seconds * 1e6)
     poll: Poll | None = None
     while True:

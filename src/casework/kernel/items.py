@@ -9,10 +9,11 @@ stores (a writer's nonce, for example) and are never seen here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from casework.arguments import check_choice, check_instance, check_list, check_text
 from casework.kernel.conditions import Condition
 
 Scalar = str | int | bool | bytes
@@ -33,6 +34,16 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     """Attribute that orders the partition."""
     sort_type: Literal["str", "int"] = "str"
 
+    def __post_init__(self) -> None:
+        """Misuse for what cannot be."""
+        for name in ("name", "partition", "sort"):
+            check_text(name, getattr(self, name), 255)
+        check_choice("sort_type", self.sort_type, ("str", "int"))
+
+
+def _check_index(what: str, given: Any) -> None:
+    check_instance(what, given, Index, "a casework.Index(...)")
+
 
 class Table(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """A table: the attributes of its key, its indexes, and the attribute by which the store forgets items.
@@ -49,6 +60,14 @@ class Table(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     indexes: tuple[Index, ...] = ()
     ttl: str | None = None
     """Attribute (epoch seconds) after which the store may delete the item, late or never."""
+
+    def __post_init__(self) -> None:
+        """Misuse for what cannot be."""
+        for name in ("name", "partition", "sort", "ttl"):
+            if name in ("name", "partition") or getattr(self, name) is not None:
+                check_text(name, getattr(self, name), 255)
+        check_choice("sort_type", self.sort_type, ("str", "int"))
+        check_list("indexes", self.indexes, _check_index, "a tuple of casework.Index")
 
     def key(self, partition: str, sort: str | int | None = None) -> Key:
         """The key of one item of this table."""

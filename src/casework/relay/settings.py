@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from casework.arguments import check_count, check_seconds
 from casework.errors import Misuse
 
 PUSH_DEADLINE_VARIABLE = "CASEWORK_RELAY_PUSH_DEADLINE_SECS"
@@ -42,6 +43,16 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """An event stream ends after so long, for gateways that cut it; the client comes back by itself."""
     token_cache_s: float = 5.0
     """A token that was revoked or has ended is taken so long at most, on an event stream and a long poll, too."""
+
+    def __post_init__(self) -> None:
+        """Misuse for what cannot be."""
+        check_seconds("push_deadline_s", self.push_deadline_s, 0, 3600, above=True)
+        for name in ("max_body_bytes", "max_push_ops", "max_page_ops", "max_page_bytes"):
+            check_count(name, getattr(self, name), 1)
+        check_seconds("max_wait_s", self.max_wait_s)
+        if self.max_stream_s is not None:
+            check_seconds("max_stream_s", self.max_stream_s, above=True)
+        check_seconds("token_cache_s", self.token_cache_s)
 
 
 def read_push_deadline(given: float | None, environment: Mapping[str, str]) -> float:

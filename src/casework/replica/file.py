@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from casework.arguments import check_path
 from casework.errors import CorruptItem, Misuse, NewerFormat, Unavailable
 from casework.streams.log import Op
 
@@ -52,6 +53,7 @@ class ReplicaFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_path("path", path)
         self.path = Path(path)
         self._lock = threading.RLock()
         is_new = not self.path.exists()

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from casework.arguments import check_instance, check_text
 from casework.errors import CaseworkError, CursorTooOld, Misuse, StreamDamaged, Unavailable
 from casework.replica.file import ReplicaFile, Waiting
 from casework.replica.transport import Answer, HttpTransport, Transport
@@ -88,6 +89,13 @@ class Replica:
         self, path: str | os.PathLike[str], *, stream: str | None = None, relay: str | None = None,
         token: str | None = None, transport: Transport | None = None, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
+        if stream is not None:
+            check_stream(stream)
+        for name, text in (("relay", relay), ("token", token)):
+            if text is not None:
+                check_text(name, text)
+        if transport is not None:
+            check_instance("transport", transport, Transport, "what has the methods of casework.replica.Transport")
         self.file = ReplicaFile(path)
         try:
             self.stream = self._setting("stream", stream)

@@ -6,7 +6,7 @@ import http.client
 import socket
 import ssl
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -24,6 +24,7 @@ class Answer(NamedTuple):
     """False: something else than a relay answered, such as a proxy or the page of a network that wants a login."""
 
 
+@runtime_checkable
 class Transport(Protocol):
     """Whoever carries requests to a relay."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from casework.arguments import check_count, check_flag, check_function, check_seconds, check_text
 from casework.errors import Misuse
 from casework.kernel.schema import TABLES
 from casework.simulation.faults import Faults
@@ -181,13 +182,21 @@ def simulate(
         "tasks": {} if tasks is None else tasks, "real_tasks": real_tasks, "may_fail": may_fail, "workers": workers,
         "prepare": prepare,
     }  # fmt: skip
+    for flag in ("crashes", "duplicates", "real_tasks", "may_fail"):
+        check_flag(flag, options[flag])
+    check_count("workers", workers, 1, 100)
+    for name, function in (("prepare", prepare), ("on_progress", on_progress)):
+        if function is not None:
+            check_function(name, function)
+    if seconds is not None:
+        check_seconds("seconds", seconds)
+    check_text("command", command, 10_000, may_be_empty=True)
+    check_count("runs", runs, 1, 1_000_000_000)
+    if seed is not None:
+        check_count("seed", seed)
     taking_part = _machines(machines)
     setting = _setting(taking_part, **options)
-    if type(runs) is not int or runs < 1:
-        raise Misuse(f"runs is {runs!r:.40}; it must be at least 1")
     first = int.from_bytes(os.urandom(4)) % SEEDS if seed is None else seed
-    if type(first) is not int or first < 0:
-        raise Misuse(f"seed is {seed!r:.40}; it must be a whole number from 0")
     factory = _Charts(setting)
 
     def replay(of: int) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
+from casework.arguments import check_count, check_text, is_unicode
 from casework.errors import InvalidMachine, Misuse, UnknownEvent
 from casework.statechart.actions import Registries, UnboundFunction
 from casework.statechart.check import check_machine
@@ -81,7 +82,11 @@ class Machine:
         """The machine in a text of YAML or JSON; ``source`` stands in messages."""
         from casework.statechart.load.yaml import read
 
-        _check(isinstance(text, str), text, "text; Machine.from_yaml takes a definition's text, Machine.load a path")
+        _check(
+            is_unicode(text),
+            text,
+            "text; Machine.from_yaml takes a definition's text, Machine.load a path",
+        )
         return cls._from_raw(*read(text, source))
 
     @classmethod
@@ -181,6 +186,12 @@ class Machine:
         return self._decorated("guard", function, name, version)
 
     def _decorated(self, kind: str, function: Any, name: str | None, version: str | int | None) -> Any:
+        if name is not None:
+            check_text("name", name, 200)
+        if type(version) is int:
+            check_count("version", version)
+        elif version is not None:
+            check_text("version", version, 100)
         if function is not None:
             self._register(kind, function, name, version)
             return function

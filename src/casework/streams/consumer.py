@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from casework.arguments import check_choice, check_count, check_instance, check_seconds
 from casework.errors import CaseworkError, ConditionFailed, CursorTooOld, Misuse, StoreError
 from casework.kernel.conditions import Condition
 from casework.kernel.containment import in_words
@@ -26,7 +27,7 @@ from casework.kernel.retry import RetryPolicy
 from casework.kernel.schema import FORMAT, REGISTRY
 from casework.streams import cursors
 from casework.streams.cursors import Cursor, Lost
-from casework.streams.log import Log, Op, check_stream
+from casework.streams.log import Log, Op, check_stream, check_streams
 from casework.streams.read import OpPage, wait_page
 
 log_ = logging.getLogger("casework.streams")
@@ -51,6 +52,15 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A handler that runs longer is no longer waited for by others: its lease is renewed no more."""
     heartbeat_s: float = 5.0
     """How often consumers of a group tell each other that they are there."""
+
+    def __post_init__(self) -> None:
+        """Misuse for what cannot be."""
+        check_count("batch_max", self.batch_max, 1, 100_000)
+        check_count("attempts_max", self.attempts_max, 1)
+        check_choice("on_poison", self.on_poison, ("park", "stop"))
+        check_instance("retry", self.retry, RetryPolicy, "a RetryPolicy(first_pause_s=..., max_pause_s=...)")
+        for name in ("lease_s", "handler_max_s", "heartbeat_s"):
+            check_seconds(name, getattr(self, name), above=True)
 
 
 class HandlerWrites:
@@ -109,11 +119,8 @@ class Consumer:
     def __init__(
         self, log: Log, group: str, streams: Sequence[str], handler: Handler, options: ConsumerOptions | None = None
     ) -> None:
-        check_stream(group)
-        if isinstance(streams, str) or not streams:
-            raise Misuse(f"streams is {streams!r:.80}; give a list of stream ids")
-        for stream in streams:
-            check_stream(stream)
+        check_stream(group, "group")
+        check_streams(streams)
         if not callable(handler):
             raise Misuse(f"handler is {handler!r:.80}; give a function of an operation and its writes")
         _check_signature(handler)

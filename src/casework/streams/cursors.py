@@ -11,13 +11,15 @@ from typing import Any
 
 import msgspec
 
+from casework.arguments import check_count, check_flag
 from casework.errors import ConditionFailed, Contention, CorruptItem, OutcomeUnknown, StoreError
 from casework.kernel.conditions import Condition, absent, all_of, any_of, equals, greater_than, less_than, present
 from casework.kernel.items import AnyWrite, Delete, Item, Key, Put, Update
+from casework.kernel.limits import MAX_INT
 from casework.kernel.programs import Program, get, lost_again, now, query_up_to, transact, write
 from casework.kernel.retry import DEFAULT_RETRY
 from casework.kernel.schema import FORMAT, STREAMS, check_format
-from casework.streams.log import HEAD, Log, Op, check_stream
+from casework.streams.log import HEAD, Log, Op, check_stream, check_streams
 from casework.streams.read import read_head
 
 
@@ -90,7 +92,7 @@ def cursor_of(group: str, stream: str, item: Mapping[str, Any] | None) -> Cursor
 
 def read_cursor(group: str, stream: str) -> Program[Cursor]:
     """The cursor as it is stored."""
-    check_stream(group)
+    check_stream(group, "group")
     check_stream(stream)
     item = yield from get(cursor_key(group, stream))
     return cursor_of(group, stream, item)
@@ -229,6 +231,7 @@ def resume(group: str, stream: str, *, skip: bool = False) -> Program[Cursor]:
     Whoever held the cursor holds it no more: what it sent before the stop must not stop the group again. Of several
     who resume one stop, one does it, whichever of them skips.
     """
+    check_flag("skip", skip)
     found = yield from read_cursor(group, stream)
     if not found.is_stopped:
         return found
@@ -256,8 +259,10 @@ def resume(group: str, stream: str, *, skip: bool = False) -> Program[Cursor]:
 
 def parked_ops(group: str, stream: str, *, limit: int = 100, after: int = 0) -> Program[list[Parked]]:
     """What a group put aside, in order, from behind number ``after`` on."""
-    check_stream(group)
+    check_stream(group, "group")
     check_stream(stream)
+    check_count("limit", limit, 1, 10_000)
+    check_count("after", after, 0, MAX_INT - 1)
     items = yield from query_up_to(limit, STREAMS, cursor_key(group, stream).partition, low=after + 1)
     return [
         Parked(
@@ -270,11 +275,16 @@ def parked_ops(group: str, stream: str, *, limit: int = 100, after: int = 0) -> 
 
 def unpark(group: str, stream: str, seq: int) -> Program[None]:
     """Forget an operation that was put aside, once it has been dealt with."""
+    check_stream(group, "group")
+    check_stream(stream)
+    check_count("seq", seq, 1)
     yield from transact([Delete(STREAMS.key(cursor_key(group, stream).partition, seq))])
 
 
 def lag(log: Log, group: str, streams: Sequence[str]) -> Program[list[Lag]]:
     """How far a group is behind in each of some streams. Up to 1,000 parked operations are counted."""
+    check_stream(group, "group")
+    check_streams(streams)
     found = []
     for stream in streams:
         cursor = yield from read_cursor(group, stream)

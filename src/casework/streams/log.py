@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from casework.arguments import check_count, check_flag, check_instance, check_seconds, shown
 from casework.errors import CorruptItem, ItemTooLarge, Misuse
 from casework.kernel.effects import Flag
 from casework.kernel.items import Item, Key, Scalar
@@ -102,6 +103,16 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A writer that met others waits at most so long before a round; see :meth:`Log.pause_bound_s`."""
     lost_rounds_max: int = 200
     """An append gives up after so many lost rounds in a row."""
+
+    def __post_init__(self) -> None:
+        """Misuse for what cannot be."""
+        check_flag("foreign_readers", self.foreign_readers)
+        check_flag("foreign_writers", self.foreign_writers)
+        check_seconds("grace_s", self.grace_s)
+        if self.claims_expire_s is not None:
+            check_seconds("claims_expire_s", self.claims_expire_s, above=True)
+        check_seconds("jitter_s", self.jitter_s)
+        check_count("lost_rounds_max", self.lost_rounds_max, 1)
 
 
 class Counts(msgspec.Struct):
@@ -221,10 +232,24 @@ class Watch:
 # --- checking ---------------------------------------------------------------------------------------------------------
 
 
-def check_stream(stream: object) -> None:
-    """Misuse unless ``stream`` can be a stream's id."""
+def check_stream(stream: object, what: str = "stream") -> None:
+    """Misuse unless ``stream`` can be a stream's id, or a group's."""
     if not isinstance(stream, str) or not STREAM_ID.match(stream):
-        raise Misuse(f"{stream!r:.80} is not a stream id; use {STREAM_ID_SAYS}")
+        raise Misuse(f"{what}: {shown(stream)} is not a {what.removesuffix('s')} id; use {STREAM_ID_SAYS}")
+
+
+def check_streams(streams: Any) -> None:
+    """Misuse unless these are several streams' ids, one at least."""
+    if not isinstance(streams, list | tuple | set | frozenset) or not streams:
+        raise Misuse(f"streams is {shown(streams)}; give a list of stream ids")
+    for stream in streams:
+        check_stream(stream, "streams")
+
+
+def check_stop(stop: Any) -> None:
+    """Misuse unless ``stop`` can end a reader."""
+    if stop is not None:
+        check_instance("stop", stop, Flag, "a casework.kernel.effects.Flag, or None")
 
 
 def check_ops(given: Any) -> Sequence[Op]:
@@ -236,7 +261,7 @@ def check_ops(given: Any) -> Sequence[Op]:
 
 def check_limit(limit: Any) -> None:
     """Misuse unless ``limit`` can bound a reader's operations."""
-    if limit is not None and (type(limit) is not int or limit < 1):
+    if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_INT):
         raise Misuse(f"limit is {limit!r:.40}; it is the number of operations at most, 1 or more; None: to the end")
 
 

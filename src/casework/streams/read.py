@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from casework.arguments import check_count, check_seconds
 from casework.errors import (
     ConditionFailed,
     Contention,
@@ -30,6 +31,7 @@ from casework.streams.log import (
     Segment,
     Watch,
     check_after,
+    check_stop,
     check_stream,
     head_key,
     head_of,
@@ -76,6 +78,8 @@ def read_page(
     check_after(after)
     if type(limit) is not int or not 1 <= limit <= PAGE_OPS_MAX:
         raise Misuse(f"limit is {limit!r:.40}; it must be 1 to {PAGE_OPS_MAX:,}")
+    if max_bytes is not None:
+        check_count("max_bytes", max_bytes, 1)
     ops: list[Op] = []
     position, items_n, size = after, 2 + limit // 50, 0
     looked = False
@@ -225,6 +229,9 @@ def wait_page(
     Those of one process who wait for a stream share one poll, and an append of this process wakes them at once.
     ``stop`` ends the wait early. For drivers that know ``Race``.
     """
+    check_stream(stream)
+    check_seconds("wait_s", wait_s)
+    check_stop(stop)
     started = yield from now()
     own = Flag()
     watch = log.watches.setdefault(stream, Watch())

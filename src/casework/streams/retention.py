@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from casework.arguments import check_count, check_flag, check_seconds
 from casework.errors import ConditionFailed, Contention, CorruptItem, Misuse, OutcomeUnknown
 from casework.kernel.conditions import absent, all_of, any_of, equals, less_than, present
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
@@ -66,6 +67,7 @@ class StreamPage(msgspec.Struct, frozen=True):
 
 def list_streams(log: Log, *, limit: int = 1000, cursor: str | None = None) -> Program[StreamPage]:
     """The ids of the streams that there are, in order. Only a ``next_cursor`` of None ends the listing."""
+    check_count("limit", limit, 1, 10_000)
     page = yield from query(REGISTRY, STREAM_NAMES, limit=limit, after=cursor)
     return StreamPage([str(item["name"]) for item in page.items], page.next)
 
@@ -81,6 +83,7 @@ def truncate(log: Log, stream: str, upto: int, *, repush_window_s: float = REPUS
 
     Raises Misuse when ``upto`` is above the head.
     """
+    check_seconds("repush_window_s", repush_window_s)
     head = yield from read_head(log, stream)
     if type(upto) is not int or not 0 <= upto <= head.last_seq:
         raise Misuse(f"stream {stream!r}: upto is {upto!r:.40}; it must be 0 to {head.last_seq}, the head")
@@ -146,7 +149,7 @@ def put_snapshot(log: Log, stream: str, seq: int, data: bytes) -> Program[None]:
     the data has more than 3,500,000 bytes compressed.
     """
     if not isinstance(data, bytes):
-        raise Misuse(f"a snapshot is bytes, not {type(data).__name__}; encode it")
+        raise Misuse(f"data is {type(data).__name__}; a snapshot is bytes: encode it")
     packed = zlib.compress(data, 6)
     if len(packed) > SNAPSHOT_BYTES_MAX:
         raise Misuse(
@@ -235,6 +238,7 @@ def repair(log: Log, stream: str, *, apply: bool = False) -> Program[list[Findin
     only reported: which of the operations are right, no program can know. Run it when no append is in flight: what it
     then sees may not be damage. Raises Contention when somebody changed meanwhile what it was about to correct.
     """
+    check_flag("apply", apply)
     head = yield from read_head(log, stream)
     moment = yield from now()
     try:

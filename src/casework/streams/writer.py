@@ -11,6 +11,7 @@ import collections
 import contextlib
 from collections.abc import Sequence
 
+from casework.arguments import check_seconds
 from casework.errors import AppendStopped, AppendTimeout
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program, now, race, sleep
@@ -85,6 +86,8 @@ class Writer:
         Returns when they are stored; arguments and errors are the same. After a cancellation they may be stored.
         ``shown`` is given the operations, so that another task can see how far they are.
         """
+        if deadline_s is not None:
+            check_seconds("deadline_s", deadline_s)
         pendings = checked(stream, ops)
         if shown is not None:
             shown += pendings

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from casework.arguments import check_count, check_instance, check_text
 from casework.errors import Misuse
 from casework.surfaces.messages import MessageHandler, sqs_group
 
@@ -37,10 +38,13 @@ class SqsConsumer:
         self, client: Any, queue_url: str, handler: MessageHandler[Any], *, visibility_s: int = 30, wait_s: int = 20,
         retry_s: int = 0,
     ) -> None:  # fmt: skip
+        check_text("queue_url", queue_url)
+        check_instance("handler", handler, MessageHandler, "what casework.message_handler makes")
         if handler.is_async:
             raise Misuse("SqsConsumer runs on a thread; give it a handler that is a plain function")
-        if not 1 <= visibility_s <= 43_200 or not 0 <= wait_s <= 20 or not 0 <= retry_s <= 43_200:
-            raise Misuse("visibility_s must be 1 to 43200, wait_s 0 to 20, retry_s 0 to 43200")
+        check_count("visibility_s", visibility_s, 1, 43_200)
+        check_count("wait_s", wait_s, 0, 20)
+        check_count("retry_s", retry_s, 0, 43_200)
         self.client, self.queue_url, self.handler = client, queue_url, handler
         self.visibility_s, self.wait_s, self.retry_s = visibility_s, wait_s, retry_s
         self.stop = threading.Event()

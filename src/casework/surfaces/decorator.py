@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from casework.arguments import check_function, check_text
 from casework.errors import Misuse
 from casework.idempotency.codecs import Codec, codec_for, result_type
 from casework.idempotency.guarding import Policy
@@ -73,6 +74,10 @@ def idempotent(
         NotJson: the result cannot be stored as it is; the call was performed, and is not performed again.
         StoreError: the store is down, and nothing was run.
     """  # fmt: skip
+    if scope is not None:
+        check_function("scope", scope, "a function without arguments")
+    if name is not None:
+        check_text("name", name, 500)
     policy = Policy(
         lease_s=lease_s, max_run_s=max_run_s, keep_s=keep_s, wait_s=wait_s, on_unavailable=on_unavailable,
         on_lease_lost=on_lease_lost,

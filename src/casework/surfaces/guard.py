@@ -15,6 +15,7 @@ from casework.app.aio import AsyncApp
 from casework.app.current import current_claim, running_under
 from casework.app.idempotency_store import AsyncIdempotencyStore, IdempotencyStore
 from casework.app.sync import App
+from casework.arguments import check_count, check_function, check_list, check_text, wrong
 from casework.errors import CaseworkError, LeaseLost, Misuse, PayloadMismatch
 from casework.idempotency.calling import call_once, outcome_of
 from casework.idempotency.codecs import Codec, JsonCodec
@@ -48,6 +49,11 @@ class Event(msgspec.Struct, frozen=True):
 Hook = Callable[[Event], None]
 
 
+def _check_error(what: str, given: Any) -> None:
+    if not isinstance(given, type) or not issubclass(given, BaseException):
+        raise wrong(what, given, "a class of exceptions")
+
+
 class Guard:
     """One kind of guarded operation.
 
@@ -72,7 +78,10 @@ class Guard:
         hooks: Sequence[Hook] = (),
         cache: int = 0,
     ) -> None:
-        policy.check()
+        check_text("name", name, 500)
+        check_count("cache", cache, 0, 100_000_000)
+        check_list("hooks", hooks, check_function, "a list of functions of an event")
+        check_list("remember", remember, _check_error, "a list of exception classes")
         self.name = name
         self.policy = policy
         self.codec: Codec = codec or JsonCodec()

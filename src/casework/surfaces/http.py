@@ -19,6 +19,15 @@ from typing import Any, Literal
 
 import msgspec
 
+from casework.arguments import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_function,
+    check_list,
+    check_text,
+    wrong,
+)
 from casework.errors import (
     CaseworkError,
     CorruptItem,
@@ -108,6 +117,27 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     in_progress_status: int = 409
     """409, or 423."""
 
+    def __post_init__(self) -> None:
+        """Misuse for what cannot be."""
+        check_choice("style", self.style, ("ietf", "stripe"))
+        check_text("header", self.header, 100)
+        if not self.header.isascii() or not self.header.replace("-", "").isalnum():
+            raise wrong("header", self.header, "the name of a header, such as Idempotency-Key")
+        check_list("methods", self.methods, check_text, "a list of methods: ('POST', 'PATCH')")
+        if not self.methods:
+            raise wrong("methods", self.methods, "one method at least, such as ('POST', 'PATCH')")
+        check_flag("required", self.required)
+        for name in ("scope", "applies", "keep_status", "fingerprint"):
+            if getattr(self, name) is not None:
+                check_function(name, getattr(self, name), "a function, or None")
+        for name in ("allow_headers", "deny_headers"):
+            if name == "deny_headers" or getattr(self, name) is not None:
+                check_list(name, getattr(self, name), check_text, "a list of names of headers")
+        check_count("max_request_bytes", self.max_request_bytes, 1)
+        check_count("max_response_bytes", self.max_response_bytes, 1, MAX_RESULT_BYTES)
+        if type(self.in_progress_status) is not int or self.in_progress_status not in (409, 423):
+            raise wrong("in_progress_status", self.in_progress_status, "409 or 423")
+
 
 class HttpGuard(Guard):
     """The guard of an HTTP surface.
@@ -130,7 +160,6 @@ class HttpGuard(Guard):
         hooks: Sequence[Hook] = (),
     ) -> None:
         super().__init__(target, name=name, policy=policy, hooks=hooks)
-        _check(options)
         self.options = options
         self.header = options.header.lower()
         self.methods = frozenset(method.upper() for method in options.methods)
@@ -334,19 +363,6 @@ def problem(kind: str, status: int, detail: str, headers: Sequence[tuple[str, st
     })  # fmt: skip
     pairs = [("Content-Type", "application/problem+json"), ("Content-Length", str(len(body))), *headers]
     return HttpResponse(status, pairs, body)
-
-
-def _check(options: HttpOptions) -> None:
-    if options.style not in ("ietf", "stripe"):
-        raise Misuse(f"style is {options.style!r}; it must be 'ietf' or 'stripe'")
-    if options.in_progress_status not in (409, 423):
-        raise Misuse(f"in_progress_status is {options.in_progress_status!r}; it must be 409 or 423")
-    if not 0 < options.max_response_bytes <= MAX_RESULT_BYTES:
-        raise Misuse(f"max_response_bytes is {options.max_response_bytes!r}; it must be 1 to {MAX_RESULT_BYTES:,}")
-    if options.scope is not None and not callable(options.scope):
-        raise Misuse(
-            f"scope is {options.scope!r:.80}; give a function of the request, or None where all callers are one"
-        )
 
 
 def make_guard(target: Target, arguments: dict[str, Any]) -> HttpGuard:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from casework.arguments import check_function, check_instance, check_seconds, check_text
 from casework.backends.user_calls import is_told_to_end
 from casework.errors import InProgress, Misuse, PayloadMismatch, ResultNotKept
 from casework.idempotency.codecs import NothingCodec
@@ -59,8 +60,10 @@ class MessageHandler(Generic[M]):
         self, function: Callable[[M], Any], target: Target, *, queue: str, key: Callable[[M], Any],
         payload: Callable[[M], Any] | None, policy: Policy, hooks: Sequence[Hook] = (),
     ) -> None:  # fmt: skip
-        if not queue:
-            raise Misuse(f"queue is {queue!r:.80}; name the queue, or the consumer, so that no two share their records")
+        check_text("queue", queue, 500)
+        check_function("key", key, "a function of a message")
+        if payload is not None:
+            check_function("payload", payload, "a function of a message")
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.guard = Guard(target, name=queue, policy=policy, codec=NothingCodec(), hooks=hooks)
@@ -194,6 +197,8 @@ class SqsBatch:
     """
 
     def __init__(self, handler: MessageHandler[Any], *, stop_before_s: float = 1.0) -> None:
+        check_instance("handler", handler, MessageHandler, "what casework.message_handler makes")
+        check_seconds("stop_before_s", stop_before_s, 0, 900)
         self.handler = handler
         self.stop_before_s = stop_before_s
 

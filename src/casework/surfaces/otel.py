@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from casework.arguments import check_flag
 from casework.errors import MissingExtra
 from casework.idempotency.keys import digest
 from casework.surfaces.guard import Event
@@ -25,6 +26,7 @@ class OpenTelemetryHook:
             from opentelemetry import metrics, trace
         except ImportError as error:
             raise MissingExtra(f"OpenTelemetry is not installed: pip install casework[otel] ({error})") from error
+        check_flag("with_key", with_key)
         self._trace: Any = trace
         self._events: Any = metrics.get_meter("casework").create_counter(
             "casework.idempotency.events", description="What happened to guarded operations"

@@ -14,6 +14,7 @@ from typing import Any
 from casework.app.arguments import make_options
 from casework.app.core import Core
 from casework.app.sync import App, prepare
+from casework.arguments import check_count
 from casework.backends.drive import run
 from casework.backends.memory import MemoryBackend
 from casework.backends.surroundings import VirtualClock
@@ -65,6 +66,7 @@ class VirtualApp(App):
     def __init__(
         self, machines: Sequence[Machine], *, seed: int = 0, codec: Codec | None = None, **options: Any
     ) -> None:
+        check_count("seed", seed)
         self.clock = VirtualClock()
         super().__init__(
             Core(machines, make_options(**options), codec),

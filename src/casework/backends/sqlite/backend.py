@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from casework.arguments import check_path, check_seconds
 from casework.backends.port import StoreEffect
 from casework.backends.sqlite.combine import GROUP_REQUESTS, Combiner
 from casework.backends.sqlite.committing import Committer
@@ -57,6 +58,8 @@ class SqliteBackend:
         seed: int | None = None,
         synchronous: str = "full",
     ) -> None:
+        check_path("path", path)
+        check_seconds("busy_timeout_s", busy_timeout_s)
         self.clock = clock or HostClock()
         self._time = Timekeeper(self.clock)
         self._tokens: Callable[[], str] = random_token if seed is None else SeededTokens(seed)

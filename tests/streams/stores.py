@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from casework.backends.drive import run
@@ -58,7 +59,10 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path, unique: Callable[
 
 def log(**options: Any) -> Log:
     """A process of its own. Unless told otherwise, the grace of every hole has passed, whatever the clocks' bounds."""
-    return Log(StreamOptions(**{"jitter_s": 0.002, "grace_s": -10.0, **options}))
+    grace_s = options.pop("grace_s", -10.0)
+    made = StreamOptions(**{"jitter_s": 0.002, **options})
+    msgspec.structs.force_setattr(made, "grace_s", grace_s)  # nobody can ask for less than none
+    return Log(made)
 
 
 def ops(*ids: str) -> list[Op]:

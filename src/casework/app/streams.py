@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from casework.app.methods import look_like
-from casework.arguments import check_instance
+from casework.arguments import check_instance, check_seconds
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.backends.port import Backend, check_backend
@@ -64,6 +64,20 @@ def cursor(log: Log, group: str, stream: str) -> Program[Cursor]:
     return (yield from cursors.read_cursor(group, stream))
 
 
+def truncate(
+    log: Log, stream: str, upto: int, *, repush_window_s: float = retention.REPUSH_WINDOW_S
+) -> Program[retention.Truncated]:
+    """Remove the operations up to number ``upto``. Can be repeated, and goes on where another run of it ended.
+
+    The segment that ends at the head stays, and so does what is younger than ``repush_window_s`` seconds, with its
+    claims: until then a repeated push is recognised. Both are below the floor all the same.
+
+    Raises Misuse when ``upto`` is above the head.
+    """
+    check_seconds("repush_window_s", repush_window_s)
+    return (yield from retention.truncate(log, stream, upto, repush_window_s=repush_window_s))
+
+
 class StreamStore:
     """Streams on a blocking backend. Safe to use from several threads, whose appends share transactions.
 
@@ -85,7 +99,7 @@ class StreamStore:
     wait = _driven(read.wait_page)
     head = _driven(read.read_head)
     list = _driven(retention.list_streams)
-    truncate = _driven(retention.truncate)
+    truncate = _driven(truncate)
     snapshot = _driven(retention.put_snapshot)
     load_snapshot = _driven(retention.get_snapshot)
     repair = _driven(retention.repair)

@@ -9,7 +9,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from casework.app import streams as blocking
 from casework.app.methods import look_like
-from casework.app.streams import PAGE_OPS, TAIL_WAIT_S, consumer_options
+from casework.app.streams import PAGE_OPS, TAIL_WAIT_S, consumer_options, truncate
+from casework.arguments import check_instance
 from casework.backends.drive_async import run_async
 from casework.backends.port import AsyncBackend, check_backend
 from casework.backends.user_calls import UserCalls
@@ -48,6 +49,8 @@ class AsyncStreamStore:
         self, backend: AsyncBackend, *, options: StreamOptions | None = None, writer: Writer | None = None
     ) -> None:
         check_backend(backend, AsyncBackend)
+        if options is not None:
+            check_instance("options", options, StreamOptions, "a casework.StreamOptions(...)")
         self.backend = backend
         self._writer = writer or Writer(Log(options))
         self.log = self._writer.log
@@ -57,7 +60,7 @@ class AsyncStreamStore:
     wait = _driven(read.wait_page)
     head = _driven(read.read_head)
     list = _driven(retention.list_streams)
-    truncate = _driven(retention.truncate)
+    truncate = _driven(truncate)
     snapshot = _driven(retention.put_snapshot)
     load_snapshot = _driven(retention.get_snapshot)
     repair = _driven(retention.repair)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from casework.arguments import check_count, check_flag, check_seconds
+from casework.arguments import check_count, check_flag
 from casework.errors import ConditionFailed, Contention, CorruptItem, Misuse, OutcomeUnknown
 from casework.kernel.conditions import absent, all_of, any_of, equals, less_than, present
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Put, Update
@@ -83,7 +83,6 @@ def truncate(log: Log, stream: str, upto: int, *, repush_window_s: float = REPUS
 
     Raises Misuse when ``upto`` is above the head.
     """
-    check_seconds("repush_window_s", repush_window_s)
     head = yield from read_head(log, stream)
     if type(upto) is not int or not 0 <= upto <= head.last_seq:
         raise Misuse(f"stream {stream!r}: upto is {upto!r:.40}; it must be 0 to {head.last_seq}, the head")

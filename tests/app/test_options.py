@@ -108,7 +108,7 @@ VALID: dict[str, Any] = {
     "event_id": "e", "exe": casework.StoredExecution("x", "{}"), "entry": {}, "path": "a", "fire_at": 1.0, "at_s": 1.0,
     "version": 1, "queue": "q", "data": b"d", "name": "n", "function": lambda state, op: state, "initial": 0,
     "scope": None, "queue_url": "https://sqs/q", "attribute": "a", "value": 1,
-    "machines": [], "partition": "p", "sort": "q",
+    "machines": [], "partition": "p", "sort": "q", "before": "30d",
 }  # fmt: skip
 """What a required argument gets while another one is wrong."""
 
@@ -149,7 +149,9 @@ def decorated(make: Callable[..., Any]) -> Callable[..., Any]:
     """A decorator with its function: some options can only be checked together with it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return make(*args, **kwargs)(lambda value: None)
+        def handle(value: Any) -> None: ...
+
+        return make(*args, **kwargs)(handle)
 
     call.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
     return call
@@ -174,6 +176,9 @@ def of_struct(make: Callable[..., Any], *structs: Any, skip: tuple[str, ...] = (
     return call
 
 
+def view(request: Any) -> None: ...
+
+
 async def asgi(scope: Any, receive: Any, send: Any) -> None: ...
 
 
@@ -181,7 +186,7 @@ def http(make: Callable[..., Any], *before: Any) -> Place:
     def place(world: World) -> Callable[..., Any]:
         def call(**options: Any) -> Any:
             found = make(*before, world.app, **{"scope": None, **options})
-            return found(lambda request: None) if make in VIEWS else found
+            return found(view) if make in VIEWS else found
 
         return of_struct(call, HttpOptions, Policy, skip=("on_lease_lost",))
 

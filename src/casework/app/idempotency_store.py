@@ -24,6 +24,7 @@ from casework.backends.memory import MemoryBackend
 from casework.backends.port import AsyncBackend, Backend, check_backend
 from casework.backends.surroundings import Clock, HostClock, VirtualClock, host_steady_us
 from casework.backends.threaded import ThreadedBackend
+from casework.errors import Misuse
 from casework.idempotency import lifecycle, operating, waiting
 from casework.idempotency.bounded import bounded
 from casework.idempotency.lifecycle import Shared

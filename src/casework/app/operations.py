@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from casework.app.core import Core
-from casework.arguments import check_flag, check_seconds, check_text
+from casework.arguments import check_count, check_flag, check_seconds, check_text
 from casework.errors import Misuse, WaitTimeout
 from casework.executions import buckets, control, deliver, inspection, listing, purging, results, tasks
 from casework.executions.deliver import Execution
@@ -257,6 +257,7 @@ def purge(core: Core, id: str, *, force: bool = False, tree: bool = False) -> Pr
             their ids only.
     """
     check_flag("force", force)
+    check_flag("tree", tree)
     core.forget(id)
     return (yield from control.purge(core.rt, id, force=force, tree=tree))
 
@@ -285,6 +286,11 @@ def purge_ended(
         limit: look at no more than so many, 1 to 1000.
         cursor: ``next`` of the page before, with the same filters.
     """  # fmt: skip
+    check_flag("dry_run", dry_run)
+    check_count("limit", limit, 1, 1000)
+    for name, text in (("status", status), ("machine", machine), ("cursor", cursor)):
+        if text is not None:
+            check_text(name, text)
     moment = yield from now()
     before_us = _before_us(before, moment.earliest_us)
     return (

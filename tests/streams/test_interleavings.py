@@ -20,8 +20,9 @@ from casework.kernel.items import Check, Put, Update
 from casework.kernel.programs import Program, query_all
 from casework.kernel.schema import STREAM_CLAIMS, STREAMS
 from casework.streams.append import append
-from casework.streams.log import Log, Op, StreamOptions, segment_of
+from casework.streams.log import Log, Op, segment_of
 from casework.streams.read import read_page
+from tests.streams.stores import log as process
 from tests.streams.stores import naive_append
 from tests.streams.weak import Actor, Mutation, Weak, play
 
@@ -52,7 +53,7 @@ def interleave(
     """One interleaving; AssertionError or a loud error of ours when a promise does not hold."""
     dice = random.Random(seed)
     backend = Weak(dice, mutation, loses=dice.choice([0.0, 0.2]))
-    settings = StreamOptions(jitter_s=0.001, lost_rounds_max=500, **options)
+    settings = process(jitter_s=0.001, lost_rounds_max=500, **{"grace_s": 10.0, **options}).options
     common = Op("both", b"both")
     pushes: list[list[Op]] = []
     writers = []

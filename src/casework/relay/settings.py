@@ -47,9 +47,18 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Misuse for what cannot be."""
         check_seconds("push_deadline_s", self.push_deadline_s, 0, 3600, above=True)
-        for name in ("max_body_bytes", "max_push_ops", "max_page_ops", "max_page_bytes"):
+        for name in (
+            "max_body_bytes",
+            "max_push_ops",
+            "max_page_ops",
+            "max_page_bytes",
+            "max_event_bytes",
+            "max_connections",
+        ):
             check_count(name, getattr(self, name), 1)
         check_seconds("max_wait_s", self.max_wait_s)
+        check_seconds("slow_client_s", self.slow_client_s, above=True)
+        check_seconds("header_s", self.header_s, above=True)
         if self.max_stream_s is not None:
             check_seconds("max_stream_s", self.max_stream_s, above=True)
         check_seconds("token_cache_s", self.token_cache_s)

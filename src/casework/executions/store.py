@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from casework.arguments import check_count, check_flag, check_instance, check_list, check_text, wrong
+from casework.arguments import check_flag, check_instance, check_list, check_text, wrong
 from casework.errors import AlreadyProcessed, ConditionFailed, Contention, Misuse, OutcomeUnknown, StoreConflict
 from casework.executions import store_items as items
 from casework.executions.buckets import COMPONENT, SETTINGS, make_settings, note_settings, refresh, refresh_sometimes
@@ -34,7 +34,7 @@ from casework.executions.trace import entry_writes, read_trace
 from casework.kernel.conditions import Condition, absent, all_of, equals, present
 from casework.kernel.containment import shown
 from casework.kernel.effects import GetMany, Query
-from casework.kernel.items import AnyWrite, Delete, Item, Key, Put, Scalar, Update
+from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Scalar, Update
 from casework.kernel.limits import MAX_TRANSACTION_WRITES
 from casework.kernel.paging import walk_all
 from casework.kernel.programs import (

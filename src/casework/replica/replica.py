@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from casework.arguments import check_instance, check_text
+from casework.arguments import check_function, check_instance, check_text
 from casework.errors import CaseworkError, CursorTooOld, Misuse, StreamDamaged, Unavailable
 from casework.replica.file import ReplicaFile, Waiting
 from casework.replica.transport import Answer, HttpTransport, Transport
@@ -94,6 +94,7 @@ class Replica:
         for name, text in (("relay", relay), ("token", token)):
             if text is not None:
                 check_text(name, text)
+        check_function("sleep", sleep)
         if transport is not None:
             check_instance("transport", transport, Transport, "what has the methods of casework.replica.Transport")
         self.file = ReplicaFile(path)

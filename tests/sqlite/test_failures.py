@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -435,6 +436,21 @@ def test_a_writer_that_is_long_gone_is_tidied_away(path: Path) -> None:
     with sqlite3.connect(path) as other:
         assert other.execute("SELECT count(*) FROM casework_writers WHERE writer != ''").fetchone() == (0,)
     other.close()
+
+
+def test_tidying_leaves_the_rows_of_writers_that_may_be_there(path: Path) -> None:
+    now_us = round(time.time() * 1e6)
+    ages_s = {"eight days": 8 * 86_400, "six days": 6 * 86_400, "a minute": 60}
+    SqliteBackend(path).close()
+    with sqlite3.connect(path) as other:
+        for name, age_s in ages_s.items():
+            other.execute("INSERT INTO casework_writers VALUES (?, 1, ?, 1, 'b')", (name, now_us - age_s * 1_000_000))
+    other.close()
+    SqliteBackend(path).close()
+    with sqlite3.connect(path) as other:
+        left = {name for (name,) in other.execute("SELECT writer FROM casework_writers WHERE writer != ''")}
+    other.close()
+    assert left == {"six days", "a minute"}
 
 
 def test_an_error_that_belongs_to_one_request_hits_only_that_one(

@@ -103,6 +103,13 @@ class QueriesContract:
             expected = [{"id": f"{place}-{n}", "sort": f"{k:02}", "n": n} for k in range(min(4, sizes[n]))]
             assert page.items == expected
             assert (page.next is not None) == (sizes[n] > 4)
+        # Each between bounds of its own: those of the first one are not the others'.
+        between = [(6, "02", "04"), (5, "00", "01"), (6, "05", "05"), (3, None, None), (5, "02", "04"), (3, "01", None)]
+        outcomes = backend.execute_many([Query(SORTED, f"{place}-{n}", low=low, high=high) for n, low, high in between])
+        for (n, low, high), outcome in zip(between, outcomes, strict=True):
+            sorts = [f"{k:02}" for k in range(sizes[n])]
+            wanted = [sort for sort in sorts if (low or "") <= sort <= (high or "~")]
+            assert [item["sort"] for item in outcome.result().items] == wanted
 
     # --- pages -----------------------------------------------------------------------------------------------------
 

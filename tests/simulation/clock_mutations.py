@@ -14,11 +14,6 @@ def _believes(self: Any) -> None:
     """After a freeze or a step the middle of a wide interval is taken for the time."""
 
 
-def _only_ahead_s(then: Mark, now: Mark) -> float:
-    """A step back is not seen."""
-    return max(0.0, (now[1] - then[1]) - (now[0] - then[0]))
-
-
 def _only_behind_s(then: Mark, now: Mark) -> float:
     """A freeze in which the monotonic clock stands still is not seen."""
     return max(0.0, (now[0] - then[0]) - (now[1] - then[1]))
@@ -26,6 +21,5 @@ def _only_behind_s(then: Mark, now: Mark) -> float:
 
 FAULTS = (
     Fault("a host believes its clocks after a freeze", freezing.Freezes, patched(ServiceClock, "doubt", _believes)),
-    Fault("a step back is not seen", freezing.Freezes, patched(clock, "_apart_s", _only_ahead_s)),
     Fault("a monotonic clock stood still unseen", freezing.Freezes, patched(clock, "_apart_s", _only_behind_s)),
 )  # fmt: skip

@@ -97,6 +97,9 @@ def _waits(seen: Inspection) -> Iterator[str]:
     for message in seen.messages:
         own = f", id {message.id}" if message.id else ""
         yield f"  message   {message.type}  sent {away(message.sent_at_us, seen.now_us)}{own}"
+    for event in seen.deferred:
+        own = f", id {event.id}" if event.id else ""
+        yield f"  deferred  {event.type}{own}: waits for a state that takes it"
     for children in seen.children:
         counted = f"{children.done} of {children.needed} needed are done, {children.total} in all"
         yield f"  children  {children.invoke}: {counted}{'' if children.is_open else '; not waited for any more'}"
@@ -246,6 +249,9 @@ def timeline(entries: Sequence[dict[str, Any]], error: Any = None) -> Iterator[s
 
 
 def _moved(event: dict[str, Any]) -> str:
+    for word in ("deferred", "given up"):
+        if event.get(word):
+            return word
     if event.get("duplicate"):
         return f"repeated (id {event.get('id')}): dropped"
     if "counted" in event:
@@ -255,4 +261,5 @@ def _moved(event: dict[str, Any]) -> str:
     if entered:
         left = [path for path in before if path not in after]
         return f"{', '.join(left)} -> {', '.join(entered)}" if left else f"-> {', '.join(entered)}"
-    return f"stays in {', '.join(after)}" if after else ""
+    ignored = ": ignored, no transition takes it" if event.get("ignored") else ""
+    return f"stays in {', '.join(after)}{ignored}" if after else ""

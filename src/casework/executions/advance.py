@@ -20,7 +20,8 @@ from casework.errors import (
     Misuse,
     OutcomeUnknown,
 )
-from casework.executions.change import Change, id_hash, is_recent
+from casework.executions.change import Change
+from casework.executions.event_ids import id_hash, is_recent
 from casework.executions.failing import kept_of
 from casework.executions.mailbox import MAIL_BEGIN, MAIL_END, Mail, Message, dead_letter, message_of
 from casework.executions.runtime import (

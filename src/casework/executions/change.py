@@ -11,12 +11,12 @@ always true, unless this process saw that commit acknowledged: a transaction tha
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from casework.executions import failing, joins
+from casework.executions import deferring, failing, joins
 from casework.executions.branches import Branch, branch_of
+from casework.executions.event_ids import id_hash, is_recent, mark_put, mark_sort
 from casework.executions.joins import ChildStart
 from casework.executions.mailbox import Mail, Message, dead_letter, mail_sort, put_message
 from casework.executions.publish import delivery_puts, entry
@@ -37,11 +37,11 @@ from casework.executions.state import (
 from casework.executions.task_items import task_key, task_put, task_sort
 from casework.executions.telling import told
 from casework.executions.trace import trace_writes
-from casework.kernel.conditions import absent, any_of, equals, present
+from casework.kernel.conditions import absent, any_of, present
 from casework.kernel.containment import is_interrupt
 from casework.kernel.effects import Instant
 from casework.kernel.items import AnyWrite, Check, Delete, Key, Put
-from casework.kernel.schema import EXECUTIONS, FORMAT
+from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction
 from casework.statechart import snapshot as chart
 from casework.statechart.step import start, step
@@ -54,24 +54,6 @@ CANCEL_EVENT = "cancel"
 
 REMOVED_MAX = 12
 """More tasks than this that a step stops are removed with what may be spilled."""
-
-
-def id_hash(event_id: str) -> bytes:
-    """The 64 bits by which an event id is remembered."""
-    return hashlib.blake2b(event_id.encode(), digest_size=ID_HASH_BYTES).digest()
-
-
-def is_recent(recent_ids: bytes, digest: bytes) -> bool:
-    """Whether the digest is among the remembered ones."""
-    at = recent_ids.find(digest)
-    while at % ID_HASH_BYTES and at >= 0:
-        at = recent_ids.find(digest, at + 1)
-    return at >= 0
-
-
-def mark_sort(event_id: str) -> str:
-    """The sort key of an event id's mark."""
-    return f"s/{hashlib.blake2b(event_id.encode(), digest_size=16).hexdigest()}"
 
 
 class Change:
@@ -87,10 +69,10 @@ class Change:
     """
 
     __slots__ = (
-        "checked", "consumed", "data", "ended", "events", "fans", "given", "is_brief", "later", "left", "logs", "lost",
-        "lost_why", "machine", "machine_hash", "marks", "marks_stale", "now", "now_us", "outbox", "priority",
-        "published", "recalls", "refusal", "removed", "rewritten", "rt", "starts", "state", "status", "taken", "tasks",
-        "timers",
+        "checked", "consumed", "data", "ended", "events", "fans", "fate", "given", "is_brief", "later", "left",
+        "logs", "lost", "lost_why", "machine", "machine_hash", "marks", "marks_stale", "now", "now_us", "outbox",
+        "priority", "published", "recalls", "refusal", "refused", "removed", "rewritten", "rt", "starts", "state",
+        "status", "taken", "tasks", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +111,10 @@ class Change:
         self.lost: Mail | None = None
         self.lost_why = "the execution failed on it"
         self.taken = False
+        self.fate = ""
+        """What became of the event that was taken last: ``defer`` or ``fail``, where no transition took it."""
+        self.refused: list[tuple[list[Mail], str]] = []
+        """What becomes dead letters, and why."""
         self.priority = 0
         self.published: list[Any] = []
         self.ended = state.ended
@@ -239,21 +225,43 @@ class Change:
         else:
             self.step(chart.error_invoke(mail.invoke, waiting.stay, verdict.value), "report")
 
-    def step(self, event: chart.Event, kind: str = "event") -> None:
-        """Take an event through the chart, and all that it brings up at once; what fails fails the execution."""
+    def step(self, event: chart.Event, kind: str = "event", deferred: int | None = None) -> bool:
+        """Take an event through the chart, and all that it brings up at once; what fails fails the execution.
+
+        Args:
+            event: the event.
+            kind: what it is, as :class:`~casework.executions.state.Kept` says.
+            deferred: its place among the deferred ones, where it is one: it stays there unless it does something now.
+
+        Returns whether it was dealt with.
+        """
         if self.ended:
-            return
+            return False
+        before, waits_at = self.data.snap.configuration, deferred
         try:
             if self.refusal is not None:
                 raise self.refusal
-            self._enact(kind, event, step(self.machine, self.data.snap, event, self.now_us))
+            result = step(self.machine, self.data.snap, event, self.now_us)
+            if deferred is not None and not chart.does_something(result):
+                return False
+            deferring.forget(self.data, deferred)
+            waits_at = None
+            self.fate = result.fate
+            if result.fate == "defer" and kind in ("event", "delayed"):
+                deferring.put_off(self, event)
+            else:
+                self._enact(kind, event, result)
         except (UnboundFunction, Parked):
             raise  # this process is at fault, not the event
         except BaseException as error:
             if is_interrupt(error):
                 raise
+            deferring.forget(self.data, waits_at)
             told_of = failing.error_of(error, event.type[: failing.MAX_TYPE], is_brief=self.is_brief)
             self._fail(failing.kept_event(kind, event, is_taken_again=True), told_of)
+        if deferred is None and self.data.deferred and self.data.snap.configuration != before:
+            deferring.offer(self)
+        return True
 
     def rearm(self, result: chart.Step) -> None:
         """Begin the timers and tasks of the active states again, as new stays; delayed sends go on."""
@@ -297,13 +305,15 @@ class Change:
             self.published += [] if found is None else [found]
         if self.rt.options.trace_max:
             error = event.data if event.type.startswith("error.") else None
-            self._note_step(event, before.configuration, result.snapshot.configuration, error)
+            self.note_step(event, before.configuration, result.snapshot.configuration, error)
+            if not result.taken and not event.stay and result.snapshot.status == "running":
+                self.events[-1]["ignored"] = True
         for effect in result.effects:
             _APPLY[type(effect)](self, effect)
         if result.snapshot.status != "running":
             self.end(result.snapshot.status, result.snapshot.error)
 
-    def _note_step(self, event: chart.Event | Kept, before: Sequence[str], after: Sequence[str], error: Any) -> None:
+    def note_step(self, event: chart.Event | Kept, before: Sequence[str], after: Sequence[str], error: Any) -> None:
         note: dict[str, Any] = {"event": event.type, "from": before, "to": after}
         if event.id:
             note["id"] = event.id
@@ -427,6 +437,10 @@ class Change:
             self._stop(chart.StopInvoke(invoke_id, waiting.stay))
         if status != "failed" or self.is_brief:
             self.timers = []  # one that failed may be driven again, and keeps them
+        if status != "failed" and self.data.deferred:
+            why = f"the execution had ended: {status}; no state took it"
+            self.refused.append(([deferring.mail_of(kept) for kept in self.data.deferred], why))
+            self.data.deferred = []
         self.status = status
         parent = self.data.parent
         if parent is not None:
@@ -446,7 +460,7 @@ class Change:
         self.data.failure = failing.failure_of(kept, error, self.data.invokes)
         if self.rt.options.trace_max:
             where = self.data.snap.configuration
-            self._note_step(kept, where, where, error)
+            self.note_step(kept, where, where, error)
         self.end("failed", error)
 
     # --- the transaction --------------------------------------------------------------------------------------
@@ -514,11 +528,15 @@ class Change:
             if self.data.failure is not None:
                 self.data.failure.letter = str(letter.item["sort"])
                 self.data.failure.is_lost = letter.item["reason"] != self.lost_why
+        for number, (mails, why) in enumerate(self.refused):
+            name = f"{new.version}-deferred-{number}"
+            with_it.append(dead_letter(new.id, self.now_us, name, why, mails, buckets, self.rt))
         with_it += self._checks(with_it)
         removed: list[AnyWrite] = [Delete(key) for key in self.removed]
         if len(removed) <= REMOVED_MAX:
             with_it += removed
-        with_it += [self._mark(event_id) for event_id in self.marks]
+        window_s, stale = self.rt.options.dedupe_window_s or 0, self.marks_stale
+        with_it += [mark_put(new.id, event_id, self.now, window_s, stale) for event_id in self.marks]
         with_it += [branch.note(self.state.bucket_in(buckets)) for branch in self.left]
         if self.rt.options.trace_max:  # every commit, so that a version without an entry shows a fault
             with_it += trace_writes(new, self.events, self.now_us, self.rt.options.trace_max)
@@ -541,22 +559,6 @@ class Change:
         self.data.sent += [(new.id, str(put.item["sort"])) for put in puts]
         return puts
 
-    def _mark(self, event_id: str) -> Put:
-        """The mark of an event id, for the dedupe window; replaces one that has run out but was not reaped yet."""
-        sort = mark_sort(event_id)
-        stale = self.marks_stale.get(sort)
-        return Put(
-            EXECUTIONS,
-            {
-                "id": self.state.id,
-                "sort": sort,
-                "format": FORMAT,
-                # No sooner than the window ends: the clock's error, and what is left of the second, count for it.
-                "expires_at_s": self.now.latest_us // 1_000_000 + 1 + (self.rt.options.dedupe_window_s or 0),
-            },
-            absent() if stale is None else equals("expires_at_s", stale),
-        )
-
     def machines_to_store(self) -> set[str]:
         """Names of the machines whose definitions this execution or its children begin with: they must outlive a
         deploy. Not those that this process does not know.
@@ -567,7 +569,8 @@ class Change:
 
     def size(self) -> int:
         """Writes that must go with the state, so far."""
-        return len(self.consumed) + len(self.removed) + len(self.marks) + len(self.checked) + len(self.left)
+        parts: list[Any] = [self.consumed, self.removed, self.marks, self.checked, self.left, self.refused]
+        return sum(map(len, parts))
 
     def _checks(self, taken: Sequence[AnyWrite]) -> list[AnyWrite]:
         if not self.checked:

@@ -13,8 +13,9 @@ import msgspec
 from casework.errors import ConditionFailed, Contention, Misuse, NoSuchExecution, OutcomeUnknown
 from casework.executions.advance import commit
 from casework.executions.branches import branches_of, chunks
-from casework.executions.change import CANCEL_EVENT, Change, id_hash, is_recent
+from casework.executions.change import CANCEL_EVENT, Change
 from casework.executions.deliver import Execution, known_machine, read_state, take_in_line, take_through, view
+from casework.executions.event_ids import id_hash, is_recent
 from casework.executions.mailbox import Mail
 from casework.executions.publish import deliver
 from casework.executions.redriving import begin_again, kept_event
@@ -120,7 +121,9 @@ def cancel(rt: Runtime, id: str) -> Program[Execution]:
                 "or terminate it"
             ) from None
         change.marks.clear()  # nobody else knows the id
-        if change.taken:
+        if change.fate:  # a cancel is not put off, and is no fault of whoever asks
+            change = yield from _change(rt, machine, state)
+        elif change.taken:
             change.data.cancel = "asked"
             return (yield from commit(rt, change, state.unchanged()))
         if before:

@@ -18,7 +18,8 @@ from casework.errors import (
     UnknownEvent,
 )
 from casework.executions.advance import Marked, commit, look_at_marks, plan_writes
-from casework.executions.change import Change, id_hash, is_recent
+from casework.executions.change import Change
+from casework.executions.event_ids import id_hash, is_recent
 from casework.executions.joins import input_digest
 from casework.executions.mailbox import MAX_PRIORITY, Mail, mail_sort, put_message
 from casework.executions.runtime import (
@@ -69,6 +70,9 @@ class Execution(msgspec.Struct, kw_only=True):
     """Of ``handle``: the event id had been taken before; nothing was changed."""
     is_taken: bool = True
     """Of ``handle``: whether the event changed anything; False for one that no transition matched."""
+
+    is_deferred: bool = False
+    """Of ``handle``: no state takes the event yet, and it is kept until one does."""
 
     @property
     def has_ended(self) -> bool:
@@ -397,7 +401,9 @@ def _in_line(
     if change.ended and not change.given:  # a due timer ended it before the event's turn came
         yield from put_mail(rt, state.id, mail.type, mail.data, mail.id, moment, priority)
         return _answer(rt, new, is_taken=False), new
-    return _answer(rt, new, is_taken=change.taken), new
+    answer = _answer(rt, new, is_taken=change.taken)
+    answer.is_deferred = change.fate == "defer"
+    return answer, new
 
 
 def take_in_line(change: Change, mail: Mail, marks: frozenset[str] = frozenset()) -> Program[bool]:

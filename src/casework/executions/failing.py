@@ -43,6 +43,8 @@ class Point(NamedTuple):
     events: int
     logs: int
     cancel: str
+    deferred: list[Kept]
+    refused: int
 
 
 def point_of(change: Any) -> Point:
@@ -51,7 +53,8 @@ def point_of(change: Any) -> Point:
         change.data.snap, change.timers.copy(), change.data.invokes.copy(),
         {target: mails.copy() for target, mails in change.outbox.items()}, change.tasks.copy(), change.removed.copy(),
         change.starts.copy(), change.fans.copy(), change.recalls.copy(), change.left.copy(), len(change.published),
-        len(change.events), len(change.logs), change.data.cancel,
+        len(change.events), len(change.logs), change.data.cancel, change.data.deferred,
+        len(change.refused),
     )  # fmt: skip
 
 
@@ -61,7 +64,8 @@ def go_back(change: Any, point: Point) -> None:
     change.outbox, change.tasks, change.removed = point.outbox, point.tasks, point.removed
     change.starts, change.fans, change.recalls, change.left = point.starts, point.fans, point.recalls, point.left
     del change.published[point.published :], change.events[point.events :], change.logs[point.logs :]
-    change.data.cancel = point.cancel
+    change.data.cancel, change.data.deferred = point.cancel, point.deferred
+    del change.refused[point.refused :]
     change.later = []
 
 

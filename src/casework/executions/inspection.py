@@ -62,6 +62,15 @@ class ShownMessage(msgspec.Struct, kw_only=True):
     source: str = ""
 
 
+class ShownEvent(msgspec.Struct, kw_only=True):
+    """An event that is deferred."""
+
+    type: str
+    data: Any
+    id: str = ""
+    source: str = ""
+
+
 class ShownFailure(msgspec.Struct, kw_only=True):
     """At which event an execution failed. The execution is in the state before that event."""
 
@@ -100,6 +109,8 @@ class Inspection(msgspec.Struct, kw_only=True):
     tasks: list[ShownTask] = []
     timers: list[ShownTimer] = []
     messages: list[ShownMessage] = []
+    deferred: list[ShownEvent] = []
+    """Events that no state has taken yet, and that are kept until one does."""
     children: list[ShownChildren] = []
     dead_letters: list[DeadLetter] = []
     parked: list[str] = []
@@ -131,6 +142,9 @@ def inspect(rt: Runtime, id: str) -> Program[Inspection]:
     data = decode_data(state, rt.decode(state.data))
     found.redrives = data.redrives
     found.failure = _failure(data.failure) if data.failure is not None else None
+    found.deferred = [
+        ShownEvent(type=kept.type, data=kept.data, id=kept.id, source=kept.source) for kept in data.deferred
+    ]
     found.timers = [
         ShownTimer(name=timer.name, due_at_us=timer.due_us, event=timer.event_type, to=timer.to)
         for timer in ([] if state.ended else decode_timers(state.timers))

@@ -136,6 +136,8 @@ class Data(msgspec.Struct, omit_defaults=True, gc=False):
     input_digest: str = ""
     parent: Parent | None = None
     invokes: dict[str, Invoke] = {}
+    deferred: list[Kept] = []
+    """Events that no transition took, and that the active states keep for a later one, in order."""
     sent: list[tuple[str, str]] = []
     """Keys (partition, sort) of the messages that the last commit sent; see ``change``."""
     failure: Failure | None = None

@@ -18,9 +18,9 @@ from casework.arguments import check_flag, check_instance, check_list, check_tex
 from casework.errors import AlreadyProcessed, ConditionFailed, Contention, Misuse, OutcomeUnknown, StoreConflict
 from casework.executions import store_items as items
 from casework.executions.buckets import COMPONENT, SETTINGS, make_settings, note_settings, refresh, refresh_sometimes
-from casework.executions.change import id_hash, is_recent, mark_sort
 from casework.executions.cursors import Place, read_place, write_place
 from casework.executions.deliver import check_id
+from casework.executions.event_ids import id_hash, is_recent, mark_sort
 from casework.executions.state import (
     ID_HASH_BYTES,
     RECENT_IDS,

@@ -25,7 +25,17 @@ from casework.statechart.snapshot import (
     error_invoke,
     timer_event,
 )
-from casework.statechart.step import MAX_MICROSTEPS, active_names, awaited_events, misfits, rearm, start, step, tags_of
+from casework.statechart.step import (
+    MAX_MICROSTEPS,
+    active_names,
+    awaited_events,
+    first_taken,
+    misfits,
+    rearm,
+    start,
+    step,
+    tags_of,
+)
 
 __all__ = [
     "MAX_MICROSTEPS",
@@ -53,6 +63,7 @@ __all__ = [
     "checked_copy",
     "done_invoke",
     "error_invoke",
+    "first_taken",
     "misfits",
     "rearm",
     "start",

@@ -29,6 +29,8 @@ class Tables:
         """What ``configurations`` and all that they know take, about."""
         self.limits = Limits(**definition.get("limits", {}))
         self.by_scxml = definition.get("rules") == "scxml"
+        self.has_fates = False
+        """Whether some state says what becomes of events that no transition takes."""
         self.ignores_errors = bool(definition.get("ignore_errors"))
         context = definition.get("context")
         self.context = None if context is None else compile_template(context, ("input",))
@@ -56,6 +58,9 @@ class Tables:
         node.tags = tuple(raw.get("tags", ()))
         node.meta = raw.get("meta")
         node.description = raw.get("description", "")
+        node.defer = tuple(raw.get("defer", ()))
+        node.on_unhandled = raw.get("on_unhandled", "")
+        self.has_fates = self.has_fates or bool(node.defer or node.on_unhandled)
         node.is_deep = raw.get("deep", False)
         node.entry = compile_block(raw.get("entry", []), self._where("entry", node), self.registries)
         node.exit = compile_block(raw.get("exit", []), self._where("exit", node), self.registries)

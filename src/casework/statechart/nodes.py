@@ -51,6 +51,18 @@ class Block(NamedTuple):
     """Operations in it, each counted once."""
 
 
+def any_matches(descriptors: tuple[str, ...], event_type: str) -> bool:
+    """Whether one of the descriptors is the event's type, a prefix of it that ends at a dot, or ``*``."""
+    for descriptor in descriptors:
+        if descriptor == event_type:
+            return True
+        if not event_type.startswith("after:"):
+            prefix = descriptor.removesuffix(".*")
+            if prefix in ("*", event_type) or event_type.startswith(prefix + "."):
+                return True
+    return False
+
+
 class Transition:
     """A transition; ``targets`` empty means that no state is left."""
 
@@ -83,22 +95,18 @@ class Transition:
 
     def matches(self, event_type: str) -> bool:
         """Whether a descriptor matches: the same, a prefix that ends at a dot, or ``*``."""
-        for descriptor in self.descriptors:
-            if descriptor == event_type:
-                return True
-            if not self.exact and not event_type.startswith("after:"):
-                prefix = descriptor.removesuffix(".*")
-                if prefix in ("*", event_type) or event_type.startswith(prefix + "."):
-                    return True
-        return False
+        if self.exact:
+            return event_type in self.descriptors
+        return any_matches(self.descriptors, event_type)
 
 
 class StateNode:
     """One state. ``kind``: atomic, compound, parallel, final or history."""
 
     __slots__ = (
-        "ancestors", "children", "default", "default_block", "depth", "description", "done_name", "entry", "exit",
-        "histories", "id", "index", "invokes", "is_deep", "key", "kind", "last", "meta", "name", "output", "parent",
+        "ancestors", "children", "default", "default_block", "defer", "depth", "description", "done_name", "entry",
+        "exit", "histories", "id", "index", "invokes", "is_deep", "key", "kind", "last", "meta", "name", "on_unhandled",
+        "output", "parent",
         "path", "tags", "timers", "transitions",
     )  # fmt: skip
 
@@ -133,6 +141,10 @@ class StateNode:
         self.tags: tuple[str, ...] = ()
         self.meta: Any = None
         self.description = ""
+        self.defer: tuple[str, ...] = ()
+        """Descriptors of events that are kept while this state is active and no transition takes them."""
+        self.on_unhandled = ""
+        """What becomes of an event that no transition takes: ``ignore``, ``defer`` or ``fail``; empty: as outside."""
 
     @property
     def is_atomic(self) -> bool:

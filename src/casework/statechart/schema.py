@@ -12,6 +12,7 @@ from typing import Any
 
 from casework.kernel.schema import STREAM_ID
 from casework.statechart.budget import LIMIT_MAX, LIMIT_MIN, Limits
+from casework.statechart.deferring import FATES
 from casework.statechart.load.normalise import FINAL_KEYS, HISTORY_KEYS, ROOT_KEYS, RULES, STATE_KEYS
 from casework.statechart.load.parts import BUILT_INS, INVOKE_KEYS, RETRY_KEYS, TRANSITION_KEYS
 from casework.statechart.load.publish import PUBLISH_KEYS
@@ -40,6 +41,7 @@ _ANY = {
     "type": {"enum": ["atomic", "compound", "parallel", "final", "history"]}, "states": _ref("states"),
     "on": _ref("on"), "always": _ref("transitions"), "after": _ref("after"), "entry": _ref("actions"),
     "exit": _ref("actions"), "invoke": _one_or_more(_ref("invoke")), "onDone": _ref("transitions"), "output": True,
+    "defer": _one_or_more(_TEXT), "on_unhandled": {"enum": list(FATES)},
     "tags": _one_or_more(_TEXT), "meta": True, "description": _TEXT, "history": {"enum": ["shallow", "deep"]},
     "target": _ref("targets"), "actions": _ref("actions"), "guard": _ref("guard"), "reenter": {"type": "boolean"},
     "src": _ref("src"), "input": True, "onError": _ref("transitions"), "retry": _ref("retry"), "timeout": _ref("delay"),

@@ -138,8 +138,16 @@ class Step(msgspec.Struct, gc=False):
     effects: list[Effect]
     taken: bool
     """Some transition was enabled. When False, ``snapshot`` is the one that was given."""
+    fate: str = ""
+    """Of an event from outside that no transition took. ``defer``: keep it and offer it again when the configuration
+    changed (``first_taken``). ``fail``: the chart failed on it. Empty: it is ignored."""
     is_unhandled: bool = False
     """The event reports that an invocation failed, and no transition takes it: that alone failed the chart."""
+
+
+def does_something(result: Step) -> bool:
+    """Whether a deferred event, offered again, is taken now, or fails on the way."""
+    return result.taken or (result.snapshot.status != "running" and result.fate != "fail")
 
 
 # --- events that the layer above reports ----------------------------------------------------------------------

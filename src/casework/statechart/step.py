@@ -9,7 +9,7 @@ beforehand, and a step is to run its operations. Everything else goes through ``
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 from casework.errors import InvalidMachine, Misuse, NotJson, StepLimit
@@ -25,6 +25,7 @@ from casework.statechart.configuration import (
     names_of,
     select,
 )
+from casework.statechart.deferring import failed_on, fate_of
 from casework.statechart.ecmascript_values import UNDEFINED
 from casework.statechart.jsonable import checked_copy
 from casework.statechart.moves import Move, begin_stay, exit_ops, fixed_move, initial_move, move_for
@@ -38,6 +39,7 @@ from casework.statechart.snapshot import (
     StartTask,
     Step,
     StopInvoke,
+    does_something,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +71,8 @@ def start(machine: Machine, input: Any, now_us: int) -> Step:
 def step(machine: Machine, snapshot: Snapshot, event: Event, now_us: int) -> Step:
     """Process ``event`` up to the next stable configuration; ``snapshot`` stays as it is.
 
-    ``taken`` is False, and the snapshot the given one, when no transition is enabled, when the event belongs to a stay
+    ``taken`` is False, and the snapshot the given one, when no transition is enabled (unless the active states say that
+    the chart fails by that: see ``fate``), when the event belongs to a stay
     that is over, and when the chart has ended. Raises ``StepLimit`` when the chart does not come to rest, and
     :class:`~casework.statechart.UnboundFunction` when a function that it needs is not registered; then nothing counts.
     """
@@ -112,12 +115,31 @@ def step(machine: Machine, snapshot: Snapshot, event: Event, now_us: int) -> Ste
             return _settled(run, configuration)
         if event.invoke and kind.startswith("error."):
             _fail(run, configuration, event)
-            return Step(_snapshot(run, configuration), run.effects, True, True)
+            return Step(_snapshot(run, configuration), run.effects, True, is_unhandled=True)
         if configuration.always is not None:  # its guards may read the event, although nothing takes it (appendix D)
             enabled = select(run, configuration, configuration.always.groups)
         if not enabled:
-            return _settled(run, configuration) if run.queue else Step(snapshot, [], False)
+            if run.queue:
+                return _settled(run, configuration)
+            fate = fate_of(configuration, event) if tables.has_fates else ""
+            after = failed_on(snapshot, configuration, event) if fate == "fail" else snapshot
+            return Step(after, [], False, fate)
     return _settled(run, _microstep(run, configuration, enabled))
+
+
+def first_taken(
+    machine: Machine, snapshot: Snapshot, events: Sequence[Event], now_us: int, begin: int = 0
+) -> tuple[int, Step] | None:
+    """The first of the deferred ``events``, from position ``begin`` on, that does something now, and its step.
+
+    Call it when the configuration changed; and again from the start when it did by that step, else from the same
+    position, with that event removed. The others stay deferred.
+    """
+    for index in range(begin, len(events)):
+        result = step(machine, snapshot, events[index], now_us)
+        if does_something(result):
+            return index, result
+    return None
 
 
 def rearm(machine: Machine, snapshot: Snapshot, now_us: int, timers: Container[str], invokes: Container[str]) -> Step:

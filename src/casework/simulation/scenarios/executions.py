@@ -11,7 +11,7 @@ import msgspec
 from casework.errors import Contention, OutcomeUnknown, StoreError, Throttled, Unavailable
 from casework.executions import control, deliver, tasks
 from casework.executions.advance import advance
-from casework.executions.change import id_hash, is_recent
+from casework.executions.event_ids import id_hash, is_recent
 from casework.executions.runtime import Options, Runtime
 from casework.executions.state import STATE, State, decode_data, state_of
 from casework.executions.worker import Worker, WorkerOptions, work

@@ -12,6 +12,7 @@ from typing import Any
 
 from casework.errors import InvalidMachine, NotJson
 from casework.statechart.budget import LIMIT_MAX, LIMIT_MIN, Limits
+from casework.statechart.deferring import FATES
 from casework.statechart.expressions import find_problem
 from casework.statechart.jsonable import check_json
 from casework.statechart.load.naming import name_problem, state_problem
@@ -25,10 +26,10 @@ FORMAT = 1
 """Version of the normalised form."""
 
 ROOT_KEYS = ("$schema", "id", "version", "context", "limits", "rules", "ignore_errors", "publish", "initial", "type",
-             "states", "on", "always", "after", "entry", "exit", "invoke", "output", "tags", "meta",
-             "description")  # fmt: skip
+             "states", "on", "always", "after", "entry", "exit", "invoke", "output", "defer", "on_unhandled", "tags",
+             "meta", "description")  # fmt: skip
 STATE_KEYS = ("id", "type", "initial", "states", "on", "always", "after", "entry", "exit", "invoke", "onDone",
-              "output", "tags", "meta", "description")  # fmt: skip
+              "output", "defer", "on_unhandled", "tags", "meta", "description")  # fmt: skip
 HISTORY_KEYS = ("id", "type", "history", "target", "actions", "tags", "meta", "description")
 FINAL_KEYS = ("id", "type", "entry", "exit", "output", "tags", "meta", "description")
 _NAME = re.compile(r"(?![ .])[\w .:-]{1,100}(?<![ .])")
@@ -171,6 +172,7 @@ class _Normaliser:
         if kind == "final":
             return node
         self._transitions(raw, at, node, is_root)
+        self._unhandled(raw, at, node)
         if "states" in raw and kind in ("compound", "parallel"):
             node["states"] = self._states(raw["states"], at, path)
             if node["states"] and all(child["kind"] == "history" for child in node["states"]):
@@ -233,6 +235,24 @@ class _Normaliser:
                 node["description"] = raw["description"]
         else:
             self.problems.add((*at, "description"), "a description is text")
+
+    def _unhandled(self, raw: dict[str, Any], at: Path, node: dict[str, Any]) -> None:
+        deferred = raw.get("defer", [])
+        deferred = [deferred] if isinstance(deferred, str) else deferred
+        if not isinstance(deferred, list) or not all(isinstance(each, str) for each in deferred):
+            self.problems.add((*at, "defer"), f"{deferred!r:.80} are no events", "such as [Paid, payment.*]")
+        else:
+            for each in deferred:
+                self.parts.descriptor(each, (*at, "defer"))
+            if deferred:
+                node["defer"] = deferred
+        fate = raw.get("on_unhandled")
+        if fate is None:
+            return
+        if fate in FATES:
+            node["on_unhandled"] = fate
+        else:
+            self.problems.add((*at, "on_unhandled"), f"unknown word {fate!r:.80}", suggestion(str(fate), FATES))
 
     def _history(self, raw: dict[str, Any], at: Path, node: dict[str, Any]) -> dict[str, Any]:
         depth = raw.get("history", "shallow")

@@ -69,7 +69,7 @@ class Parts:
         result: list[dict[str, Any]] = []
         if isinstance(raw, dict):
             for name, value in raw.items():
-                self._descriptor(name, (*at, name))
+                self.descriptor(name, (*at, name))
                 result += [self._taking([name], each) for each in self.transitions(value, (*at, name))]
         elif isinstance(raw, list):
             for index, each in enumerate(raw):
@@ -79,7 +79,7 @@ class Parts:
                 if names and isinstance(names, list) and all(isinstance(name, str) for name in names):
                     rest = {key: value for key, value in each.items() if key != "event"}
                     for name in names:
-                        self._descriptor(name, (*where, "event"))
+                        self.descriptor(name, (*where, "event"))
                     result.append(self.note({"event": names, **self._transition(rest, where)}, where))
                 else:
                     self.problems.add(where, "a transition in a list has an event", "{event: Paid, target: paid}")
@@ -87,7 +87,7 @@ class Parts:
             self.problems.add(at, "'on' is a mapping from event to transition")
         return result
 
-    def _descriptor(self, text: str, at: Path) -> None:
+    def descriptor(self, text: str, at: Path) -> None:
         """One event, whatever stands in its name; only SCXML's attribute holds several."""
         problem = event_problem(text)
         if problem:

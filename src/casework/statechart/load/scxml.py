@@ -144,6 +144,9 @@ class _Reader:
 
     def _state(self, element: Element) -> dict[str, Any]:
         kind = _tag(element)
+        for name in ("defer", "on_unhandled"):
+            if element.get(name) is not None:
+                self.refuse(element, f"has {name!r}, which SCXML does not know (write the machine in YAML)")
         result: dict[str, Any] = {"id": element.get("id")}
         if kind != "state":
             result["type"] = kind

@@ -14,11 +14,15 @@ from casework.statechart import Event, Machine, Snapshot, StartTask, done_invoke
 from casework.statechart.diagram import mermaid, plantuml
 
 NAMES = [
-    "Confirmation of receipt", "T02 Check 'confirmation'", "a/b", "a\\b", "a-b", "a:b", "a,b;c", "#1", "x#1", "50 %", "(yes)",
-    "[*]", "{x}", "<b>", 'say "hi"', "`tick`", "note", "state", "class", "end", "default", "on", "null", "true", "1", "1.5",
-    "-1", "~", "__proto__", "constructor", "caf\u00e9", "cafe\u0301", "\u72b6\u614b", "\u0627\u0644\u062d\u0627\u0644\u0629",
+    "Confirmation of receipt", "T02 Check 'confirmation'", "a/b", "a\\b", "a-b", "a:b", "a,b;c", "#1", "x#1", "50 %",
+    "(yes)",
+    "[*]", "{x}", "<b>", 'say "hi"', "`tick`", "note", "state", "class", "end", "default", "on", "null", "true", "1",
+    "1.5",
+    "-1", "~", "__proto__", "constructor", "caf\u00e9", "cafe\u0301", "\u72b6\u614b",
+    "\u0627\u0644\u062d\u0627\u0644\u0629",
     "\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "x" * 200, "\u72b6" * 200, "done.state.a", "error",
-    "error.x", "*", "a.*", "a*b", "a..b", ".a", "a.", "after:1", "", " ", " a", "a ", "a\nb", "a\tb", "a\x00b", "\x1b[31m",
+    "error.x", "*", "a.*", "a*b", "a..b", ".a", "a.", "after:1", "", " ", " a", "a ", "a\nb", "a\tb", "a\x00b",
+    "\x1b[31m",
     "a\u2028b", "x" * 201,
 ]  # fmt: skip
 """What log files, people and attackers write."""
@@ -100,8 +104,8 @@ def loaded(definition: dict[str, Any]) -> Machine | None:
         try:
             machines.append(load())
         except InvalidMachine as error:
-            assert all("(" in problem or ":" in problem for problem in error.problems)
-            refused.append(str(error))
+            refused += error.problems
+    assert all("(" in problem or ":" in problem for problem in refused)
     assert not (machines and refused), (definition, refused)
     assert len({machine.hash for machine in machines}) <= 1
     return machines[0] if machines else None

@@ -144,11 +144,11 @@ def test_programs_make_no_call_that_is_an_effect_in_disguise() -> None:
 def test_the_kernel_imports_only_the_standard_library_msgspec_and_errors() -> None:
     allowed = {*sys.stdlib_module_names, "msgspec"}
     none_of(
-        f"{place(file, node)} imports {name}: the kernel stands on the standard library, msgspec and casework.errors"
+        f"{place(file, node)} imports {name}: the kernel stands on the standard library, msgspec, errors and arguments"
         for file in modules("kernel")
         for node, name in imported(file)
         if name.partition(".")[0] not in allowed
-        and name not in {"casework", "casework.errors"}
+        and name not in {"casework", "casework.errors", "casework.arguments"}
         and not (name == "casework.kernel" or name.startswith("casework.kernel."))
     )
 

@@ -450,8 +450,9 @@ def test_no_field_of_an_execution_may_hold_half_a_character_or_no_text(field: st
     assert world.stored() == world.before
 
 
-def test_a_status_of_an_enumeration_is_the_word_that_it_stands_for(tmp_path: Path) -> None:
-    store = World(tmp_path).executions
+def test_a_status_of_an_enumeration_is_the_word_that_it_stands_for() -> None:
+    store = casework.ExecutionStore(MemoryBackend())
+    store.create_tables()
     store.save(casework.StoredExecution("new", "{}", status=Status.RUNNING, machine="m"))
     for status in (Status.RUNNING, "running", [Status.RUNNING]):
         found = store.list_executions(status=status, machine="m").items

@@ -1,4 +1,4 @@
-"""What executions cost: ``python -m bench.executions [--json] [--only sqlite,dynamodb,shares,import] [--rounds N]``.
+"""What executions cost: ``python -m bench.executions [--json] [--only sqlite,dynamodb,shares,fairness,import]``.
 
 - **sqlite**: durable events a second, fsync on, side by side with harel in the same run, each in a process of its own:
   the worker path (one and two worker processes, one event in a commit of its own execution, and ten that share it),
@@ -7,6 +7,8 @@
 - **dynamodb**: calls and capacity units, counted by the store's own meter on a ministack of the run's own. What stands
   beside them was measured earlier on harel 0.9.0 and is not measured again here.
 - **shares**: how evenly 1 to 64 workers share the buckets: the largest share by the mean one.
+- **fairness**: what one kind of work waits for another in a worker (events behind tasks that do not end, timers of
+  another process beside threads that send), and from the end of an outage to work.
 - **import**: of the package in a fresh process, the best of the rounds times five.
 """
 
@@ -34,7 +36,7 @@ CALLS = {"handle": "in line (handle)", "held": "in line (handle), state held", "
 
 
 def rows(
-    events: int = 10_000, rounds: int = 3, only: str = "sqlite,dynamodb,shares,import", armed: int = 10_000,
+    events: int = 10_000, rounds: int = 3, only: str = "sqlite,dynamodb,shares,fairness,import", armed: int = 10_000,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """One row for each measurement, as they are made.
 
@@ -51,6 +53,11 @@ def rows(
         yield from on_dynamodb(armed)
     if "shares" in parts:
         yield from shares()
+    if "fairness" in parts:
+        from bench.fairness import rows as fairness
+
+        for name, took_s in fairness():
+            yield row(name, "s", took_s)
     if "import" in parts:
         yield imports(rounds * 5)
 
@@ -231,7 +238,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--events", type=int, default=10_000, help="executions, and events of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the best one counts")
-    parser.add_argument("--only", default="sqlite,dynamodb,shares,import", help="parts to measure")
+    parser.add_argument("--only", default="sqlite,dynamodb,shares,fairness,import", help="parts to measure")
     parser.add_argument("--armed", type=int, default=10_000, help="timers armed on DynamoDB")
     given = parser.parse_args()
     found = list(rows(given.events, given.rounds, given.only, given.armed))

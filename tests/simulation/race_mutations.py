@@ -12,7 +12,7 @@ from casework.executions import advance, control, deliver
 from casework.executions.change import Change
 from casework.executions.mailbox import message_of
 from casework.executions.runtime import Parked
-from casework.executions.state import State, state_of
+from casework.executions.state import Kept, State, state_of
 from casework.kernel.items import Delete
 from casework.kernel.programs import transact, write
 from casework.simulation.scenarios import executions as scenarios
@@ -71,7 +71,7 @@ def _fails_what_it_does_not_know(original: Callable[..., Any]) -> Callable[..., 
         try:
             original(change, event, refusal, take, *args, **kwargs)
         except Parked as reason:
-            change.poison(reason, {"type": "deploy"})
+            change.poison(reason, Kept("event", "deploy"))
 
     return guarded
 

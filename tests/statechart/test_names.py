@@ -1,4 +1,3 @@
-# ruff: noqa: E501, PT017 - the names stand as they are, and what is refused is looked at where it is raised
 """Names of people's own making: every kind of name, with every nasty value, works wherever used, or is refused."""
 
 from __future__ import annotations

@@ -105,6 +105,7 @@ def test_workers_of_an_older_version_park_what_a_newer_one_brings_and_the_newer_
         while not parked(shell, "new-1"):
             pass
         assert "has no machine 'pack'" in parked(shell, "new-1")[0]
+        assert "(parked: this process has no machine 'pack')" in shell.run("list", "--machine", "pack").stdout
         assert shell.json("list", "--status", "failed")["items"] == []
         with worker(shell, "newer"):
             assert until(shell, "new-1", "done")["context"] == {"noted": True}, "long before its pause is over"

@@ -178,13 +178,16 @@ def list_(
             )  # fmt: skip
             return
         page = _whole_page(app, limit, cursor, status=status, machine=machine, parent=parent)
-    rows = [
-        (each.id, each.status, each.machine, ", ".join(each.configuration), moment(each.updated_at_us))
-        for each in page.items
-    ]
+    rows = [(each.id, each.status, each.machine, _place(each), moment(each.updated_at_us)) for each in page.items]
     _print_page(page, as_json, ("id", "status", "machine", "in", "changed"), rows)
     for text in page.unreadable:
         say(f"unreadable: {text}")
+
+
+def _place(execution: Any) -> str:
+    """Where an execution is, and why it does not go on."""
+    states = ", ".join(execution.configuration)
+    return " ".join(part for part in (states, f"(parked: {execution.parked})" if execution.parked else "") if part)
 
 
 def _whole_page(app: Any, limit: int, cursor: str | None, **filters: Any) -> Any:

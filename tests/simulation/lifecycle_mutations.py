@@ -9,7 +9,7 @@ from unittest import mock
 import msgspec
 
 from casework.errors import ConditionFailed
-from casework.executions import advance, change, control, publish, setting_aside, store, tasks
+from casework.executions import advance, change, control, deferring, publish, setting_aside, store, tasks
 from casework.executions import redriving as driving
 from casework.executions.change import Change
 from casework.executions.state import State
@@ -17,6 +17,7 @@ from casework.kernel.conditions import Condition, absent, all_of, equals, presen
 from casework.kernel.items import Delete, Key
 from casework.kernel.programs import token, transact
 from casework.simulation.scenarios import components, executions, lifecycle, redriving
+from casework.simulation.scenarios import deferring as early
 from casework.streams.log import Op
 from tests.simulation.planting import Fault, patched, together
 
@@ -91,6 +92,15 @@ def _counts_in_half(self: Change, kind: str, event: Any, result: Any) -> None:
     for effect in result.effects if result.snapshot.status == "failed" else ():
         change._APPLY[type(effect)](self, effect)
     _enact(self, kind, event, result)
+
+
+_offer = deferring.offer
+
+
+def _last_first(driven: Any) -> None:
+    """What is deferred comes in the wrong order."""
+    driven.data.deferred = driven.data.deferred[::-1]
+    _offer(driven)
 
 
 def _dropped(driven: Any, failure: Any, point: Any) -> None:
@@ -176,6 +186,9 @@ FAULTS = (
     Fault("an event that fails its execution is not kept", redriving.Redrives, patched(Change, "_fail", _half_made)),
     Fault("an event that fails is not remembered", redriving.Redrives, patched(Change, "_fail", _unremembered)),
     Fault("an event that fails twice is given up", redriving.Redrives, patched(driving, "_as_before", _dropped)),
+    Fault("what is deferred is offered last first", early.Early, patched(deferring, "offer", _last_first)),
+    Fault("what is deferred is not kept", early.Early, patched(deferring, "keep", lambda data, event: "")),
+    Fault("a repeat of what is deferred is kept", early.Early, patched(change, "is_recent", lambda *_: False)),
     Fault("a repeated append has new ids", lifecycle.Published, patched(publish, "append", _under_new_ids)),
     Fault(
         "what is published may be visible in any order", lifecycle.Published, patched(Change, "_deliveries", _unchecked)

@@ -6,6 +6,7 @@ from casework.simulation.scenarios import (
     buffering,
     components,
     consuming,
+    deferring,
     deploying,
     executions,
     freezing,
@@ -26,7 +27,7 @@ from casework.simulation.scenarios import (
 
 SCENARIOS = (
     *executions.ALL, *freezing.ALL, *races.ALL, *deploying.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL,
-    *redriving.ALL, *components.ALL, *returning.ALL, *raising.ALL,
+    *redriving.ALL, *deferring.ALL, *components.ALL, *returning.ALL, *raising.ALL,
     *records.ALL, *streams.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL,
     *idempotency.SCENARIOS, *transactions.ALL,
 )  # fmt: skip

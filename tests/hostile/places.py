@@ -59,7 +59,7 @@ OURS = (
     "executions/worker_state.py:Worker.__init__.*",
     "idempotency/(lifecycle|bounded).py:.*", "arguments.py:.*", "surfaces/function_names.py:.*",
     "simulation/(runner|world|users).py:.*", "simulation/scenarios/.*",
-    "statechart/(?!model.py).*",
+    "statechart/(?!model.py).*", r"replica/replica.py:.*\(sleep\)",
     "relay/(?!aws_lambda).*", "streams/(append|log|writer|read).py:.*",
     "app/(transaction|intents|operations|settings|arguments).py:.*",
     "executions/(store|store_items|publish|spill|advance|change|joins).py:.*",

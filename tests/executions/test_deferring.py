@@ -138,6 +138,40 @@ def test_they_survive_suspending_migrating_and_a_redrive() -> None:
     assert app.inspect("o").deferred == [] and backend is app.backend
 
 
+LEDGER = """
+id: ledger
+initial: closed
+context: {log: []}
+states:
+  closed: {defer: "*", on: {Open: open}}
+  open: {on: {Pay: {guard: fair, actions: LOG}, Note: {actions: LOG}}}
+""".replace("LOG", '{type: assign, params: {log: {expr: "context.log + [event.n]"}}}')
+
+
+@pytest.mark.parametrize(("mends", "skip", "log", "failed_at"), [
+    (True, False, [1, 2, 3, 4], []),
+    (True, True, [2, 3, 4], []),
+    (False, True, [2, 3], ["4"]),
+    (False, False, [], ["1"]),
+])  # fmt: skip
+def test_a_redrive_offers_what_was_not_offered_when_one_of_them_failed(
+    mends: bool, skip: bool, log: list[int], failed_at: list[str]
+) -> None:
+    app, _ = watched_app(order(LEDGER))
+    app.start("ledger", id="o")
+    for n, event in enumerate(("Pay", "Note", "Note", "Pay"), 1):
+        app.handle("o", event, {"n": n}, event_id=str(n))
+    broken[0] = True
+    assert app.handle("o", "Open").status == "failed"
+    broken[0] = not mends
+    driven, shown = app.redrive("o", skip=skip), app.inspect("o")
+    assert driven.context == {"log": log}
+    assert ([shown.failure.event["id"]] if shown.failure is not None else []) == failed_at
+    assert [each.id for each in shown.deferred] == (["2", "3", "4"] if failed_at == ["1"] else [])
+    if failed_at == ["4"]:
+        assert app.redrive("o", skip=True).status == "running", "each of them can be skipped by itself"
+
+
 def test_an_event_that_is_deferred_is_not_lost_to_a_race() -> None:
     app, backend = watched_app(order())
     app.start("order", id="o")

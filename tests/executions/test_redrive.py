@@ -607,3 +607,49 @@ def test_only_true_and_false_are_taken_for_skip() -> None:
     app, _, _ = failed_at_pay("mended")
     with pytest.raises(Misuse, match="skip is 'yes'"):
         app.redrive("o", skip="yes")
+
+
+MISSPELT = """
+id: order
+initial: open
+context: {paid: 0}
+states:
+  open:
+    invoke: {id: remind, src: {task: remind}}
+    after: {1h: late}
+    on: {Pay: {target: paid, actions: {type: assign, params: {paid: {expr: event.amuont}}}}}
+  paid: {}
+  late: {}
+"""
+
+
+def test_one_that_failed_by_its_definition_is_migrated_to_a_mended_one_and_driven_on() -> None:
+    app, backend = watched_app(machine(MISSPELT))
+    app.start("order", id="o")
+    assert app.handle("o", "Pay", {"amount": 12}, event_id="p").status == "failed"
+    later = App(
+        Core([machine(MISSPELT.replace("amuont", "amount"))], make_options(), None), backend, owns_backend=False
+    )
+    assert later.redrive("o").status == "failed", "it runs the definition that it was started with"
+    moved = later.migrate("o")
+    assert (moved.status, later.inspect("o").failure.event["id"]) == ("failed", "p")  # type: ignore[union-attr]
+    driven = later.redrive("o")
+    assert (driven.configuration, driven.context) == (["paid"], {"paid": 12})
+
+
+@pytest.mark.parametrize(("old", "new", "why"), [
+    ("  open:", "  begun:", "no state 'open'"), ("id: remind", "id: ring", "'remind', which is not invoked"),
+    ("{1h: late}", "{2h: late}", ""), ("1h: late", "", "timer 'after:0:open' is not there"),
+])  # fmt: skip
+def test_one_that_failed_is_not_migrated_to_what_lacks_its_place(old: str, new: str, why: str) -> None:
+    app, backend = watched_app(machine(MISSPELT))
+    app.start("order", id="o")
+    app.handle("o", "Pay", {"amount": 12})
+    text = MISSPELT.replace(old, new).replace("initial: open", "initial: begun" if "begun" in new else "initial: open")
+    later = App(Core([machine(text)], make_options(), None), backend, owns_backend=False)
+    if not why:
+        assert later.migrate("o").status == "failed"
+        return
+    with pytest.raises(Misuse, match=why):
+        later.migrate("o")
+    assert app.redrive("o", skip=True).status == "running"

@@ -225,13 +225,16 @@ class Change:
         else:
             self.step(chart.error_invoke(mail.invoke, waiting.stay, verdict.value), "report")
 
-    def step(self, event: chart.Event, kind: str = "event", deferred: int | None = None) -> bool:
+    def step(
+        self, event: chart.Event, kind: str = "event", deferred: int | None = None, *, offers: bool = True
+    ) -> bool:
         """Take an event through the chart, and all that it brings up at once; what fails fails the execution.
 
         Args:
             event: the event.
             kind: what it is, as :class:`~casework.executions.state.Kept` says.
             deferred: its place among the deferred ones, where it is one: it stays there unless it does something now.
+            offers: offer what is deferred where it changed the configuration; False: the caller does that.
 
         Returns whether it was dealt with.
         """
@@ -259,7 +262,7 @@ class Change:
             deferring.forget(self.data, waits_at)
             told_of = failing.error_of(error, event.type[: failing.MAX_TYPE], is_brief=self.is_brief)
             self._fail(failing.kept_event(kind, event, is_taken_again=True), told_of)
-        if deferred is None and self.data.deferred and self.data.snap.configuration != before:
+        if offers and deferred is None and self.data.deferred and self.data.snap.configuration != before:
             deferring.offer(self)
         return True
 

@@ -239,15 +239,16 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
     """Let an execution go on with another definition of its machine: this process's, or the one given.
 
     Every active state must be in the new definition, with the same timers and invocations, of the same tasks and
-    machines. Raises Misuse with what does not fit; NoSuchExecution.
+    machines. One that has failed stays so: a redrive then takes its event by the new definition. Raises Misuse with
+    what does not fit; NoSuchExecution.
     """
 
     def attempt(state: State) -> Program[State | None]:
         new_machine = machine or rt.machines.get(state.machine)
         if new_machine is not None and new_machine.hash == state.machine_hash and state.status != "purging":
             return state
-        if state.ended or state.status == "purging":
-            raise Misuse(f"execution {id!r:.200} is {state.status}; only one that has not ended can be migrated")
+        if state.status in ("done", "cancelled", "purging"):
+            raise Misuse(f"execution {id!r:.200} is {state.status}; only one that goes on can be migrated")
         new_machine = machine or rt.machine_named(state.machine)
         if state.spill:
             yield from drain(rt, state)
@@ -326,6 +327,8 @@ def _misfits(machine: Machine, data: Data, state: State, tasks: Mapping[str, Tas
     for name, waiting in data.invokes.items():
         before = (tasks[name].src if name in tasks else "") if waiting.task else waiting.machine
         problems += _misfit(name, "task" if waiting.task else "machine", before, invokes.get(name))
+    for name in data.failure.stopped if data.failure is not None else ():
+        problems += _misfit(name, "", "", invokes.get(name))  # a redrive begins it anew, whatever it is there
     problems += [
         f"its timer {timer.name!r} is not there"
         for timer in decode_timers(state.timers)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from casework.errors import Misuse
-from casework.executions import failing
+from casework.executions import deferring, failing
 from casework.executions.change import Change
 from casework.executions.mailbox import Mail, mails_of
 from casework.executions.runtime import Runtime
@@ -75,8 +75,12 @@ def begin_again(change: Change, kept: Kept | None) -> None:
             _take_again(change, kept, before.stays)
     if change.status == "failed":
         _as_before(change, failure, point)
-    elif failure.letter and kept is not None:
+        return
+    if failure.letter and kept is not None:
         change.removed.append(Key(EXECUTIONS, change.state.id, failure.letter))
+    # It may have failed before it was offered all of them, and repaired guards may take what broken ones did not. One
+    # at which it fails now is another event than before: that failure stands, with what was done until then.
+    deferring.offer(change)
 
 
 def _begin(change: Change) -> None:
@@ -102,7 +106,7 @@ def _take_again(change: Change, kept: Kept, stays: dict[str, int]) -> None:
         change.lost = Mail(kept.type, kept.data, kept.id, kept.source)
         change.lost_why = f"the execution had ended: {change.status}"
         return
-    change.step(chart.Event(kept.type, kept.data, kept.id, kept.source, stay, kept.invoke), kept.kind)
+    change.step(chart.Event(kept.type, kept.data, kept.id, kept.source, stay, kept.invoke), kept.kind, offers=False)
 
 
 def _as_before(change: Change, failure: Failure, point: failing.Point) -> None:

@@ -50,7 +50,7 @@ def test_an_unknown_event_is_refused_with_the_known_ones(started: Shell) -> None
 
 def test_an_unknown_id_is_refused_by_every_command(started: Shell) -> None:
     before = stored(started.folder)
-    for command in ("show", "trace", "cancel", "terminate", "suspend", "resume", "purge"):
+    for command in ("show", "trace", "cancel", "terminate", "suspend", "resume", "retry", "purge"):
         assert "nobody" in started.refused(command, "nobody")
     for command in ("redrive", "migrate"):
         assert "nobody" in started.refused(command, "nobody", "--machine", "shop:order")

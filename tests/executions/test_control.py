@@ -456,7 +456,7 @@ def test_an_interrupted_purge_is_finished_by_the_next_and_nothing_comes_between(
     assert app.get("j").status == "purging" and 50 < len(items_of(backend, "j")) < 100
     with pytest.raises(ExecutionExists, match="being purged"):
         app.start("job", id="j")
-    for call in (app.terminate, app.suspend, app.resume, app.redrive, app.migrate):
+    for call in (app.terminate, app.suspend, app.resume, app.retry, app.redrive, app.migrate):
         with pytest.raises(Misuse, match="purg"):
             call("j")
     app.handle("j", "add")

@@ -192,7 +192,7 @@ def test_any_other_id_works(face: Face, id: str) -> None:
 def test_unknown_machines_and_executions_are_named(face: Face) -> None:
     with pytest.raises(UnknownMachine, match="known: order"):
         face.start("ordre", id="o-1")
-    for call in (face.get, face.wait, face.cancel, face.terminate, face.suspend, face.resume, face.redrive,
+    for call in (face.get, face.wait, face.cancel, face.terminate, face.suspend, face.resume, face.retry, face.redrive,
                  face.migrate, face.purge, face.trace):  # fmt: skip
         with pytest.raises(NoSuchExecution, match="'nobody'"):
             call("nobody")

@@ -117,6 +117,7 @@ METHODS: dict[str, Callable[[Any, str], Any]] = {
     "terminate": lambda app, id: app.terminate(id),
     "suspend": lambda app, id: app.suspend(id),
     "resume": lambda app, id: app.resume(id),
+    "retry": lambda app, id: app.retry(id),
     "redrive": lambda app, id: app.redrive(id),
     "redrive --skip": lambda app, id: app.redrive(id, skip=True),
     "migrate to what it runs": lambda app, id: app.migrate(id),
@@ -125,7 +126,7 @@ METHODS: dict[str, Callable[[Any, str], Any]] = {
 
 
 def test_every_action_of_the_page_is_tried() -> None:
-    assert sorted(METHODS) == sorted(ACTIONS) and len(SITUATIONS) == 9 and len(TABLE) == 81
+    assert sorted(METHODS) == sorted(ACTIONS) and len(SITUATIONS) == 9 and len(TABLE) == 90
 
 
 @pytest.fixture(params=STORES)

@@ -75,6 +75,7 @@ class AsyncApp:
     terminate = _driven(operations.terminate)
     suspend = _driven(operations.suspend)
     resume = _driven(operations.resume)
+    retry = _driven(operations.retry)
     redrive = _driven(operations.redrive)
     migrate = _driven(operations.migrate)
     purge = _driven(operations.purge)

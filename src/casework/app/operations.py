@@ -12,7 +12,7 @@ from typing import Any
 from casework.app.core import Core
 from casework.arguments import check_count, check_flag, check_seconds, check_text
 from casework.errors import Misuse, WaitTimeout
-from casework.executions import buckets, control, deliver, inspection, listing, purging, results, tasks
+from casework.executions import buckets, control, deliver, inspection, listing, purging, results, retrying, tasks
 from casework.executions.deliver import Execution
 from casework.executions.trace import read_trace
 from casework.kernel.programs import Program, now, sleep
@@ -213,6 +213,20 @@ def resume(core: Core, id: str) -> Program[Execution]:
     """Let a suspended execution go on; timers that came due meanwhile fire now."""
     core.forget(id)
     execution = yield from control.resume(core.rt, id)
+    core.bell.ring(id)
+    return execution
+
+
+def retry(core: Core, id: str) -> Program[Execution]:
+    """Let what an execution has put off be due now: its cause is gone, and the pause need not be waited for.
+
+    That is a task whose attempt failed, a task whose worker has died, and whatever is parked. What runs, or is to be
+    completed from outside, is left alone. No attempt is counted, and a repeat is harmless.
+
+    Raises NoSuchExecution; Misuse when it has ended, is suspended or is being purged.
+    """
+    core.forget(id)
+    execution = yield from retrying.retry(core.rt, id)
     core.bell.ring(id)
     return execution
 

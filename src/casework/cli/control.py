@@ -1,4 +1,4 @@
-"""``casework cancel``, ``terminate``, ``suspend``, ``resume``, ``redrive``, ``purge``, ``migrate``."""
+"""``casework cancel``, ``terminate``, ``suspend``, ``resume``, ``retry``, ``redrive``, ``purge``, ``migrate``."""
 
 from __future__ import annotations
 
@@ -76,6 +76,19 @@ def resume(id: Id, source: FromApp = None, store: Store = None, debug: Debug = F
     """
     with open_store(store, source) as app:
         _said(app.resume(id))
+
+
+@command
+def retry(id: Id, source: FromApp = None, store: Store = None, debug: Debug = False) -> None:
+    """Let what an execution has put off be due now.
+
+    That is a task in its pause after a failed attempt, a task whose worker died, and what is parked. What runs is left alone, and no attempt is counted.
+
+    \b
+    casework retry o-1
+    """
+    with open_store(store, source) as app:
+        _said(app.retry(id))
 
 
 @command
@@ -227,6 +240,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "terminate": terminate,
     "suspend": suspend,
     "resume": resume,
+    "retry": retry,
     "redrive": redrive,
     "purge": purge,
     "migrate": migrate,

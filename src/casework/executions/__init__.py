@@ -11,6 +11,7 @@ programs (pure generators over the kernel's effects) and one shell, the worker:
 - ``children``, ``spill``: fan-out and joins, and what does not fit one transaction
 - ``tasks``: claim, heartbeat, finish
 - ``control``: cancel, suspend, resume, redrive, purge, migrate, list
+- ``retrying``: what is put off is due now
 - ``store``: the store as a component of its own
 - ``worker``: the shell that does what is due
 """

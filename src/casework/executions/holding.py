@@ -107,7 +107,13 @@ def claim_all(worker: Worker, places: Sequence[Key]) -> Program[int]:
 
 
 def _claim(worker: Worker, room: Room, place: Key) -> Program[Task | None]:
-    return claim_task(worker.rt, place, lease_s=worker.options.lease_s, takes=lambda task: room.takes(worker, task))
+    return claim_task(
+        worker.rt,
+        place,
+        lease_s=worker.options.lease_s,
+        takes=lambda task: room.takes(worker, task),
+        owner=worker.membership.name,
+    )
 
 
 def _start_task(worker: Worker, task: Task) -> Program[None]:

@@ -47,7 +47,12 @@ EXTERNAL_LEASE_S = 30 * 86_400.0
 
 
 def claim_task(
-    rt: Runtime, place: Key, *, lease_s: float = DEFAULT_LEASE_S, takes: Callable[[Task], bool] = lambda task: True
+    rt: Runtime,
+    place: Key,
+    *,
+    lease_s: float = DEFAULT_LEASE_S,
+    takes: Callable[[Task], bool] = lambda task: True,
+    owner: str = "",
 ) -> Program[Task | None]:
     """Claim the task at ``place`` if it is due; None when it is not there, not due, or somebody else was first.
 
@@ -58,6 +63,7 @@ def claim_task(
         place: where the task is.
         lease_s: how long the claim holds unless it is renewed.
         takes: whether there is room to run it here; one that it refuses is left to others.
+        owner: the name of the worker in the registry, by which others learn that it died; empty: it has none yet.
     """
     item = yield from get(place)
     if item is None or "pending" not in item:
@@ -83,7 +89,7 @@ def claim_task(
         task, attempt=task.attempt + 1, token=fresh, lease_us=lease_us, lease_until_us=moment.latest_us + lease_us,
         beats=0, is_external=False,
     )  # fmt: skip
-    attributes = _claim_attributes(claimed)
+    attributes = {**_claim_attributes(claimed), "owner": owner}
     if item.get("parked"):
         attributes["pending"] = in_class("task", item)
     try:
@@ -281,7 +287,7 @@ def release_task(task: Task) -> Program[bool]:
 
 def _give_back(task: Task, attributes: dict[str, Any]) -> Program[bool]:
     update = Update(
-        task.place, attributes, ("token", "beats", "lease_us", "lease_until_us"), equals("token", task.token)
+        task.place, attributes, ("token", "owner", "beats", "lease_us", "lease_until_us"), equals("token", task.token)
     )
     lost = 0
     while True:

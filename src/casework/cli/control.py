@@ -82,7 +82,8 @@ def resume(id: Id, source: FromApp = None, store: Store = None, debug: Debug = F
 def retry(id: Id, source: FromApp = None, store: Store = None, debug: Debug = False) -> None:
     """Let what an execution has put off be due now.
 
-    That is a task in its pause after a failed attempt, a task whose worker died, and what is parked. What runs is left alone, and no attempt is counted.
+    That is a task in its pause after a failed attempt, a task whose worker died, and what is parked. What runs is left
+    alone, and no attempt is counted.
 
     \b
     casework retry o-1

@@ -262,3 +262,29 @@ def test_no_random_expression_takes_more_than_its_budget_allows() -> None:
 @pytest.mark.parametrize("seed", range(100, 108))
 def test_thousands_of_random_expressions_take_no_more_than_their_budget_allows(seed: int) -> None:
     assert hungry(seed, 2000)["ran"] == 2000
+
+
+DIGITS = "9" * 200_000 + "x"
+DELAYED = """
+id: m
+initial: a
+context: {}
+states:
+  a: {on: {Wait: {actions: {type: send, params: {event: Over, delay: {expr: event.d}}}}, In: b, error.execution: c}}
+  b: {}
+  c: {}
+"""
+DOCUMENT = """<scxml xmlns="http://www.w3.org/2005/07/scxml" version="1.0" datamodel="ecmascript" name="m" initial="a">
+<datamodel><data id="r"/></datamodel><state id="a"><transition event="E" target="b">
+<assign location="r" expr="[isNaN(_event.data.d), _event.data.d == 9]"/></transition></state><state id="b"/></scxml>"""
+
+
+def test_a_long_text_of_digits_in_an_event_is_looked_at_once() -> None:
+    """A pattern that tries every way to divide it would hold the process for minutes."""
+    delayed = Machine.from_yaml(DELAYED)
+    before = start(delayed, {}, now_us=0).snapshot
+    assert step(delayed, before, Event("Wait", {"d": DIGITS}), now_us=1).snapshot.configuration == ["c"]
+    assert step(delayed, before, Event("Wait", {"d": "1.5h"}), now_us=1).effects[0].delay_us == 5_400_000_000
+    document = Machine.from_scxml(DOCUMENT)
+    taken = step(document, start(document, {}, now_us=0).snapshot, Event("E", {"d": DIGITS}), now_us=1)
+    assert taken.snapshot.context == {"r": [True, False]}

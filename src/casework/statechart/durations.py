@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from casework.kernel.containment import shown
+
 _UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(us|ms|s|m|h|d)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_TEXT_MAX = 100
+"""Longest text of a delay. Whoever sends an event may choose it, and a long one would be searched for minutes."""
 MAX_DELAY_US = 100 * 366 * 86_400_000_000
 """A hundred years; more is a mistake in the unit."""
 
@@ -20,8 +24,10 @@ def delay_us(value: Any) -> int:
     Raises ``ValueError`` for anything else, for a negative delay and for more than a hundred years.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is not a delay ({HOW_TO})")
+        raise ValueError(f"{shown(value, 200)} is not a delay ({HOW_TO})")
     if isinstance(value, str):
+        if len(value) > _TEXT_MAX:
+            raise ValueError(f"a text of {len(value):,} characters is no delay ({HOW_TO})")
         total = _text_us(value.strip())
     else:
         if not 0 <= value <= MAX_DELAY_US / 1000:

@@ -58,7 +58,8 @@ _INHERITED_BY: dict[type, frozenset[str]] = {
         "trimLeft", "trimRight", "trimStart",
     ]),
 }  # fmt: skip
-_DECIMAL = re.compile(r"[-+]?(?:Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
+# A long text of digits that is no number must not be tried at every place where it could be divided: hence ``++``.
+_DECIMAL = re.compile(r"[-+]?(?:Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][-+]?[0-9]++)?)")
 _WITH_BASE = re.compile(r"0(?:[xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+)")
 _BLANKS = "\t\v\f \u00a0\ufeff\n\r\u2028\u2029\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 

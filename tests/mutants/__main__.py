@@ -21,8 +21,10 @@ def main() -> int:
     """Exit code 1 when a mutant survived."""
     options = _options()
     if options.record or not (KEPT / "seconds.json").exists():
-        record(options.tests or ["tests"], options.marks)
-    chosen = _choose(options)
+        record(options.tests or ["tests"], options.jobs, marks=options.marks)
+    if options.add:
+        record(options.add, options.jobs, marks=options.marks, is_added=True)
+    chosen = _choose(options) if options.again is None else _survivors(Path(options.again))
     print(f"{len(chosen)} mutants, seed {options.seed}", flush=True)
     tried: list[Tried] = []
     for one in try_all(chosen, Map(), options.jobs):
@@ -46,6 +48,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at once")
     parser.add_argument("--record", action="store_true", help="make the map of lines and tests anew")
     parser.add_argument("--tests", nargs="*", help="with --record: only these folders of tests")
+    parser.add_argument("--add", nargs="*", metavar="TESTS", help="add new tests to the map; the source is unchanged")
+    parser.add_argument("--again", metavar="FILE", help="only what survived in FILE, written with --json")
     parser.add_argument("--marks", default=QUICK, help=f"with --record: tests to run (default: {QUICK!r})")
     parser.add_argument("--json", metavar="FILE", help="write every mutant with its outcome")
     return parser.parse_args()
@@ -68,6 +72,18 @@ def _choose(options: argparse.Namespace) -> list[Place]:
         ]
         chosen += dice.sample(places, options.sample) if 0 < options.sample < len(places) else places
     return chosen
+
+
+def _survivors(file: Path) -> list[Place]:
+    """What no test noticed the last time, where the source is still the same."""
+    rows = [row for row in json.loads(file.read_text()) if row["outcome"] != "noticed"]
+    wanted = {(row["file"], row["begin"], row["new"]) for row in rows}
+    return [
+        Place(ROOT / name, mutation)
+        for name in sorted({row["file"] for row in rows})
+        for mutation in mutations((ROOT / name).read_bytes())
+        if (name, mutation.begin, mutation.new) in wanted
+    ]
 
 
 def _areas() -> set[str]:
@@ -104,7 +120,10 @@ def _report(tried: list[Tried]) -> None:
 def _row(one: Tried) -> dict[str, object]:
     mutation = one.place.mutation
     file = one.place.file.relative_to(ROOT).as_posix()
-    return {"file": file, "line": mutation.line, "what": mutation.what, "outcome": one.outcome, "tests": one.tests_n}
+    return {
+        "file": file, "line": mutation.line, "begin": mutation.begin, "new": mutation.new, "what": mutation.what,
+        "outcome": one.outcome, "tests": one.tests_n,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

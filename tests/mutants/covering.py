@@ -35,18 +35,26 @@ class Map:
         return sorted((id for id in ids if id in self.seconds), key=self.seconds.__getitem__)
 
 
-def record(folders: Sequence[str], marks: str = QUICK, folder: Path = KEPT) -> None:
-    """Run the tests below ``folders`` and keep which lines each of them ran. Raises where one of them fails."""
+def record(
+    folders: Sequence[str], jobs: int, *, marks: str = QUICK, folder: Path = KEPT, is_added: bool = False
+) -> None:
+    """Run the tests below ``folders`` and keep which lines each of them ran. Raises where one of them fails.
+
+    ``is_added``: beside what is known of other tests, of the same source.
+    """
     folder.mkdir(exist_ok=True)
-    (folder / "seconds.json").unlink(missing_ok=True)
+    kept = folder / "seconds.json"
+    known = json.loads(kept.read_text()) if is_added else {}
+    kept.unlink(missing_ok=True)
     settings = folder / "coveragerc"
     settings.write_text(f"[run]\nsource = {SOURCE}\ndata_file = {folder / 'coverage'}\n")
     command = [
-        sys.executable, "-m", "pytest", "-q", "-n", str(os.cpu_count()), "--dist", "worksteal", "-m", marks,
+        sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "--dist", "worksteal", "-m", marks,
         "-p", "tests.mutants.durations", f"--cov-config={settings}", f"--cov={SOURCE}", "--cov-context=test",
-        "--cov-report=", *folders,
+        "--cov-report=", *(["--cov-append"] if is_added else []), *folders,
     ]  # fmt: skip
-    environment = {**os.environ, "CASEWORK_SECONDS": str(folder / "seconds.json")}
+    environment = {**os.environ, "CASEWORK_SECONDS": str(kept)}
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
     if done.returncode:
         raise SystemExit("the tests must pass before the source is changed: see above")
+    kept.write_text(json.dumps({**known, **json.loads(kept.read_text())}))

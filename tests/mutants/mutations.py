@@ -127,7 +127,7 @@ class _Finder:
                 yield self._whole(node.test, f"(not ({self._text(node.test)}))", "the condition is turned round")
             case ast.Constant():
                 yield from self._constant(node)
-            case ast.Return() if node.value is not None and not _is_nothing(node.value):
+            case ast.Return() if node.value is not None and not _is_bool_or_nothing(node.value):
                 yield self._whole(node.value, "None", "nothing is returned")
             case ast.Call():
                 yield from self._call(node)
@@ -175,5 +175,6 @@ class _Finder:
             yield Mutation(keyword.lineno, begin, end + comma, "", f"the option {keyword.arg} is forgotten")
 
 
-def _is_nothing(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_bool_or_nothing(node: ast.expr) -> bool:
+    """Whoever asks a yes-or-no question cannot tell None from False, and a bool is turned anyway."""
+    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool))

@@ -25,6 +25,8 @@ def changed(source: str) -> set[str]:
     [
         ("a = b < c", {"a = b <= c", "a = b >= c"}),
         ("a = b is not c", {"a = b is c"}),
+        ("a = b is c", {"a = b is not c"}),
+        ("a = b in c", {"a = b not in c"}),
         ("a = b and c", {"a = b or c", "a = True and c", "a = b and True"}),
         ("a = b or c", {"a = b and c", "a = False or c", "a = b or False"}),
         ("a = not b", {"a = (b)"}),
@@ -33,6 +35,7 @@ def changed(source: str) -> set[str]:
         ("a = True", {"a = False"}),
         ("a = 'name'", {"a = 'name_'"}),
         ("return a", {"return None"}),
+        ("return False", {"return True"}),
         ("a(b, when=c)", {"pass", "a(b, )"}),
         ("a(b, when=c, then=b)", {"pass", "a(b, then=b)", "a(b, when=c, )"}),
         ("a.b = c", {"pass"}),

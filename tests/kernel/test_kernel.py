@@ -133,6 +133,25 @@ def test_no_condition_always_holds() -> None:
     assert c.evaluate(None, None) and c.evaluate(None, {})
 
 
+@pytest.mark.parametrize(
+    ("condition", "text"),
+    [
+        (c.absent(), "absent()"),
+        (c.present("a"), "present('a')"),
+        (c.equals("a", 1), "equals('a', 1)"),
+        (c.differs("a", 1), "not_(equals('a', 1))"),
+        (c.less_than("a", 1), "less_than('a', 1)"),
+        (c.at_most("a", "x" * 200), f"at_most('a', '{'x' * 79})"),
+        (c.greater_than("a", b"x"), "greater_than('a', b'x')"),
+        (c.at_least("a", 1), "at_least('a', 1)"),
+        (c.all_of(c.absent(), c.equals("a", True)), "all_of(absent(), equals('a', True))"),
+        (c.any_of(c.not_(c.absent("b")), c.absent("a")), "any_of(not_(absent('b')), absent('a'))"),
+    ],
+)
+def test_a_condition_is_told_as_it_is_written(condition: c.Condition, text: str) -> None:
+    assert c.spoken(condition) == text
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 

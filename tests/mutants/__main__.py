@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -13,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.mutants.covering import KEPT, QUICK, ROOT, SOURCE, Map, record
-from tests.mutants.mutations import mutations
+from tests.mutants.mutations import candidates, parses
 from tests.mutants.trying import Place, Tried, try_all
 
 
@@ -67,10 +68,12 @@ def _choose(options: argparse.Namespace) -> list[Place]:
         places = [
             Place(file, mutation)
             for file in files
-            for mutation in mutations(file.read_bytes())
+            for mutation in candidates(file.read_bytes())
             if changed is None or mutation.line in changed.get(file, ())
         ]
-        chosen += dice.sample(places, options.sample) if 0 < options.sample < len(places) else places
+        dice.shuffle(places)
+        parsing = (place for place in places if parses(place.mutation.apply(place.file.read_bytes())))
+        chosen += itertools.islice(parsing, options.sample or None)
     return chosen
 
 
@@ -81,7 +84,7 @@ def _survivors(file: Path) -> list[Place]:
     return [
         Place(ROOT / name, mutation)
         for name in sorted({row["file"] for row in rows})
-        for mutation in mutations((ROOT / name).read_bytes())
+        for mutation in candidates((ROOT / name).read_bytes())
         if (name, mutation.begin, mutation.new) in wanted
     ]
 

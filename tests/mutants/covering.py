@@ -38,7 +38,7 @@ class Map:
 def record(
     folders: Sequence[str], jobs: int, *, marks: str = QUICK, folder: Path = KEPT, is_added: bool = False
 ) -> None:
-    """Run the tests below ``folders`` and keep which lines each of them ran. Raises where one of them fails.
+    """Run the tests below ``folders`` and keep which lines each of them ran. One that fails is left out.
 
     ``is_added``: beside what is known of other tests, of the same source.
     """
@@ -55,6 +55,8 @@ def record(
     ]  # fmt: skip
     environment = {**os.environ, "CASEWORK_SECONDS": str(kept)}
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
-    if done.returncode:
-        raise SystemExit("the tests must pass before the source is changed: see above")
+    if done.returncode == 1:
+        print("what failed is left out", flush=True)
+    elif done.returncode:
+        raise SystemExit("the tests could not be run: see above")
     kept.write_text(json.dumps({**known, **json.loads(kept.read_text())}))

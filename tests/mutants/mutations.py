@@ -42,11 +42,16 @@ class Mutation:
 
 def mutations(source: bytes) -> list[Mutation]:
     """Every change of ``source`` inside functions, in order of place. What would not parse is left out."""
-    found = sorted(_Finder(source).all(), key=lambda mutation: (mutation.begin, mutation.end, mutation.new))
-    return [mutation for mutation in found if _parses(mutation.apply(source))]
+    return [mutation for mutation in candidates(source) if parses(mutation.apply(source))]
 
 
-def _parses(source: bytes) -> bool:
+def candidates(source: bytes) -> list[Mutation]:
+    """The same, and those that would not parse: to find that out of all takes longer than to find them."""
+    return sorted(_Finder(source).all(), key=lambda mutation: (mutation.begin, mutation.end, mutation.new))
+
+
+def parses(source: bytes) -> bool:
+    """Whether it is a program at all."""
     try:
         compile(source, "mutant", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):

@@ -10,11 +10,12 @@ modules were imported stays as it was; so a mutant that survives here is tried a
 from __future__ import annotations
 
 import ast
+import contextlib
+import faulthandler
 import gc
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -41,22 +42,17 @@ def _outcome(session: pytest.Session, items: dict[str, pytest.Item], mutant: dic
     child = os.fork()
     if child == 0:
         os.setsid()
+        faulthandler.dump_traceback_later(mutant["limit_s"], exit=True)  # one that hangs has noticed
         code = _UNTRIED
         try:
             change(Path(mutant["file"]), mutant["source"].encode())
             code = _run(session, [items[test] for test in mutant["tests"]])
         finally:
             os._exit(code)
-    ends = time.monotonic() + mutant["limit_s"]
-    while time.monotonic() < ends:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            code = os.waitstatus_to_exitcode(status)
-            return {0: "survived", _UNTRIED: "untried"}.get(code, "noticed")
-        time.sleep(0.01)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "noticed"  # it hung
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what a test started
+    return {0: "survived", _UNTRIED: "untried"}.get(os.waitstatus_to_exitcode(status), "noticed")
 
 
 def _run(session: pytest.Session, items: list[pytest.Item]) -> int:

@@ -44,6 +44,23 @@ def test_operations_are_appended_read_and_kept_in_order(casework, tmp_path: Path
     assert casework("streams", "truncate", "orders", "1", "--repush-window-s", "0").startswith("orders: floor 1")
 
 
+def test_a_group_is_listed_moved_and_told_what_it_cannot(casework) -> None:  # type: ignore[no-untyped-def]
+    for n in (1, 2, 3):
+        casework("streams", "append", "orders", f"op-{n}", "x")
+    assert casework("streams", "groups") == ""
+    assert casework("streams", "seek", "mailer", "orders", "--to", "2") == "mailer  orders: goes on behind 2\n"
+    assert casework("streams", "groups") == "mailer  orders: at 2, 1 behind, 0 parked, going\n"
+    assert casework("streams", "seek", "mailer", "orders", "--to", "2001-01-01T00:00:00Z").endswith("behind 0\n")
+    (listed,) = json.loads(casework("streams", "groups", "--json"))
+    assert (listed["group"], listed["stream"], listed["after"], listed["trouble"]) == ("mailer", "orders", 0, "")
+    assert "no place in a stream" in casework("streams", "seek", "mailer", "orders", "--to", "soon", code=2)
+    assert "up to 3, its head" in casework("streams", "seek", "mailer", "orders", "--to", "9", code=2)
+    assert casework("streams", "parked", "mailer", "orders") == ""
+    assert "0 operations" in casework("streams", "replay", "mailer", "orders")
+    assert "nothing parked at 2" in casework("streams", "replay", "mailer", "orders", "2", code=2)
+    assert casework("streams", "resume", "mailer", "orders").endswith("goes on behind 0\n")
+
+
 def test_a_token_is_made_listed_and_revoked(casework) -> None:  # type: ignore[no-untyped-def]
     token = casework("token", "create", "orders-*=read,append", "--label", "till 3").strip()
     listed = casework("token", "list")

@@ -303,18 +303,6 @@ def test_a_consumer_sits_out_a_store_that_is_down_and_leaves_when_told() -> None
     assert down.asked > 3
 
 
-def test_a_group_is_told_that_it_is_below_the_floor_and_stops() -> None:
-    from casework.streams.retention import truncate
-
-    backend = backend_with("a")
-    put(backend, "b")
-    run(truncate(log(), "s", 1, repush_window_s=-10), backend)
-    _, program = follower(backend)
-    run(program, backend)
-    cursor = run(cursors.read_cursor("g", "s"), backend)
-    assert cursor.is_stopped and "truncated" in cursor.error
-
-
 def test_the_partition_of_a_cursor_is_no_streams() -> None:
     backend = backend_with("a")
     run(cursors.take("g", "s", "me", 30), backend)

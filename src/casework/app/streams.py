@@ -19,7 +19,7 @@ from casework.backends.user_calls import UserCalls
 from casework.errors import Misuse
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program
-from casework.streams import cursors, read, retention
+from casework.streams import cursors, groups, read, retention
 from casework.streams.consumer import Consumer, ConsumerOptions, Handler, consume
 from casework.streams.cursors import Cursor, Parked
 from casework.streams.log import Appended, Log, Op, StreamOptions, check_after, check_limit, check_stop, check_stream
@@ -108,6 +108,9 @@ class StreamStore:
     parked = _driven(parked)
     unpark = _driven(unpark)
     resume = _driven(resume)
+    seek = _driven(groups.seek)
+    replay_parked = _driven(groups.replay_parked)
+    groups = _driven(groups.list_groups)
 
     def append(self, stream: str, ops: Sequence[Op], *, deadline_s: float | None = None) -> Sequence[Appended]:
         """Store operations at the end of a stream, in their order; what became of each, in the same order.

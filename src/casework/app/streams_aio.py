@@ -16,7 +16,7 @@ from casework.backends.port import AsyncBackend, check_backend
 from casework.backends.user_calls import UserCalls
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program
-from casework.streams import cursors, read, retention
+from casework.streams import cursors, groups, read, retention
 from casework.streams.append import Pending
 from casework.streams.consumer import Consumer, Handler, consume
 from casework.streams.log import Appended, Log, Op, StreamOptions, check_after, check_limit, check_stream
@@ -69,6 +69,9 @@ class AsyncStreamStore:
     parked = _driven(blocking.parked)
     unpark = _driven(blocking.unpark)
     resume = _driven(blocking.resume)
+    seek = _driven(groups.seek)
+    replay_parked = _driven(groups.replay_parked)
+    groups = _driven(groups.list_groups)
 
     async def append(self, stream: str, ops: Sequence[Op], *, deadline_s: float | None = None) -> Sequence[Appended]:
         """As :meth:`casework.app.streams.StreamStore.append`; the deadline ends the wait for an answer, too.

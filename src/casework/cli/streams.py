@@ -11,6 +11,7 @@ import typer
 
 from casework.cli.application import FromApp
 from casework.cli.failures import FAILED, command
+from casework.cli.groups import COMMANDS, Stream, state_of
 from casework.cli.opening import AsJson, Debug, Store, counted, open_store, print_json
 from casework.errors import Misuse
 
@@ -18,8 +19,6 @@ app = typer.Typer(
     help="Look at streams, append to them, truncate and repair them.", no_args_is_help=True, rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )  # fmt: skip
-
-Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.", show_default=False)]
 
 
 @app.command("list")
@@ -72,8 +71,7 @@ def head(
         return
     print(f"{stream}: last {found.last_seq}, floor {found.floor_seq}, snapshot {found.snapshot_seq}")
     for group, lag in lags.items():
-        state = "stopped" if lag.is_stopped else "going"
-        print(f"  {group}: at {lag.after}, {lag.lag} behind, {lag.parked} parked, {state}")
+        print(f"  {group}: {state_of(lag)}")
 
 
 @app.command("read")
@@ -234,3 +232,7 @@ def repair(
             print(f"{stream} is whole")
     if any(not finding.repaired for finding in findings):
         raise typer.Exit(FAILED)
+
+
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)

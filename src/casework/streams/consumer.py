@@ -20,7 +20,7 @@ from casework.errors import CaseworkError, ConditionFailed, CursorTooOld, Misuse
 from casework.kernel.conditions import Condition
 from casework.kernel.containment import in_words
 from casework.kernel.effects import Call, Flag, Handle
-from casework.kernel.items import AnyWrite, Check, Delete, Key, Put, Scalar, Table, Update
+from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Scalar, Table, Update
 from casework.kernel.limits import MAX_TRANSACTION_WRITES, checked_key
 from casework.kernel.programs import Program, now, query_all, race, spawn, token, transact, write
 from casework.kernel.retry import RetryPolicy
@@ -28,6 +28,7 @@ from casework.kernel.schema import FORMAT, REGISTRY
 from casework.streams import cursors
 from casework.streams.cursors import Cursor, Lost
 from casework.streams.log import Log, Op, check_stream, check_streams
+from casework.streams.positions import Start, check_start, position_of
 from casework.streams.read import OpPage, wait_page
 
 log_ = logging.getLogger("casework.streams")
@@ -44,6 +45,12 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """After so many failed attempts an operation is poison."""
     on_poison: Literal["park", "stop"] = "park"
     """Put it aside and go on, or stop this stream for the group until somebody resumes it."""
+    start: Start = "floor"
+    """Where a new group begins in a stream: ``"floor"``, the first operation that was not truncated; ``"snapshot"``,
+    behind the snapshot; ``"head"``, only what comes from now on; a number, behind that one; a datetime with its zone.
+    A group that has been there goes on where it was; ``seek`` moves it."""
+    on_truncated: Literal["stop", "floor", "snapshot"] = "stop"
+    """When what it has not handled was truncated: stop this stream for the group and say so, or go on from there."""
     retry: RetryPolicy = RetryPolicy(first_pause_s=0.2, max_pause_s=30.0)
     """Pauses between attempts."""
     lease_s: float = 30.0
@@ -58,6 +65,8 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_count("batch_max", self.batch_max, 1, 100_000)
         check_count("attempts_max", self.attempts_max, 1)
         check_choice("on_poison", self.on_poison, ("park", "stop"))
+        check_start("start", self.start)
+        check_choice("on_truncated", self.on_truncated, ("stop", "floor", "snapshot"))
         check_instance("retry", self.retry, RetryPolicy, "a RetryPolicy(first_pause_s=..., max_pause_s=...)")
         for name in ("lease_s", "handler_max_s", "heartbeat_s"):
             check_seconds(name, getattr(self, name), above=True)
@@ -137,6 +146,10 @@ class Consumer:
         self.handled_n = 0
         self.failed_n = 0
         self.parked_n = 0
+        self.errors_n = 0
+        """Errors of its own, not of the handler: of the store, of what is stored, of its program."""
+        self.rests: dict[str, tuple[int, int]] = {}
+        """By stream whose follower ended with an error: how often, and until when (epoch microseconds) it is left."""
 
 
 def consume(consumer: Consumer) -> Program[None]:
@@ -149,19 +162,34 @@ def consume(consumer: Consumer) -> Program[None]:
             share = yield from _beat(consumer)
             yield from _balance(consumer, share)
             trouble = 0
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next beat may go better
             trouble += 1
-            log_.warning("consumer of %r: %s: %s", consumer.group, type(error).__name__, error)
-            pause_s = min(30.0, 0.1 * 2 ** min(trouble, 9))
+            _tell(consumer, "its beat", error)
+            pause_s = _pause_s(trouble)
         yield from race(consumer.stop, timeout_s=pause_s)
     for _, leave in consumer.held.values():
         leave.set()
-    for handle, _ in list(consumer.held.values()):
+    for stream, (handle, _) in list(consumer.held.items()):
         yield from race(handle)
+        if handle.outcome is not None and isinstance(handle.outcome.error, Exception):
+            _tell(consumer, f"stream {stream!r}", handle.outcome.error)
     try:
         yield from transact([Delete(REGISTRY.key(_members(consumer.group), consumer.token))])
     except StoreError:
         pass  # it is forgotten when its heartbeats stay away
+
+
+def _tell(consumer: Consumer, where: str, error: Exception) -> None:
+    """Count and log an error of the consumer's own; with its traceback where nobody foresaw it."""
+    consumer.errors_n += 1
+    if isinstance(error, CaseworkError):
+        log_.warning("group %r, %s: %s: %s", consumer.group, where, type(error).__name__, error)
+    else:
+        log_.error("group %r, %s: %s", consumer.group, where, in_words(error), exc_info=error)
+
+
+def _pause_s(trouble: int) -> float:
+    return min(30.0, 0.1 * 2.0 ** min(trouble, 9))
 
 
 def _members(group: str) -> str:
@@ -185,9 +213,17 @@ def _beat(consumer: Consumer) -> Program[int]:
 
 def _balance(consumer: Consumer, share: int) -> Program[None]:
     """Give back what is above the share; take free streams up to it, begin at a place of this consumer's own."""
+    moment = yield from now()
     for stream, (handle, _) in list(consumer.held.items()):
-        if handle.done:
-            del consumer.held[stream]
+        if handle.outcome is None:
+            continue
+        del consumer.held[stream]
+        if isinstance(handle.outcome.error, Exception):
+            _tell(consumer, f"stream {stream!r}", handle.outcome.error)
+            ended_n = consumer.rests.get(stream, (0, 0))[0] + 1
+            consumer.rests[stream] = ended_n, moment.middle_us + round(_pause_s(ended_n) * 1e6)
+        else:
+            consumer.rests.pop(stream, None)
     for stream in list(consumer.held)[share:]:
         consumer.held[stream][1].set()
     ring = collections.deque(consumer.streams)
@@ -195,9 +231,12 @@ def _balance(consumer: Consumer, share: int) -> Program[None]:
     for stream in ring:
         if len(consumer.held) >= share:
             return
-        if stream in consumer.held:
+        if stream in consumer.held or consumer.rests.get(stream, (0, 0))[1] > moment.middle_us:
             continue
-        cursor = yield from cursors.take(consumer.group, stream, consumer.token, consumer.options.lease_s)
+        options = consumer.options
+        cursor = yield from cursors.take(
+            consumer.group, stream, consumer.token, options.lease_s, log=consumer.log, start=options.start
+        )
         if cursor is not None:
             leave = Flag()
             handle = yield from spawn(follow(consumer, cursor, leave), f"{consumer.group} {stream}")
@@ -222,8 +261,8 @@ def keep_held(consumer: Consumer, stream: str, follower: Handle) -> Program[None
             yield from cursors.extend(consumer.group, stream, consumer.token, options.lease_s)
         except ConditionFailed:
             return  # another consumer's by now; the follower learns it when it moves the cursor
-        except StoreError as error:
-            log_.info("group %r, stream %r: renewal: %s", consumer.group, stream, error)
+        except Exception as error:  # noqa: BLE001 - the next renewal may go better
+            _tell(consumer, f"stream {stream!r}, renewal", error)
 
 
 def hash_of(text: str) -> int:
@@ -240,31 +279,89 @@ def follow(consumer: Consumer, cursor: Cursor, leave: Flag) -> Program[None]:
         try:
             if trouble:  # the pause may have been longer than the lease, and what was in doubt may have been applied
                 cursor = yield from cursors.renew(cursor, lease_s)
+            if cursor.replay:
+                cursor = yield from _replay(consumer, cursor, leave)
             try:
                 page = yield from wait_page(
                     consumer.log, cursor.stream, cursor.after, size, wait_s=lease_s / 3, stop=leave
                 )
             except CursorTooOld as error:
-                log_.error("group %r: %s", consumer.group, error)
-                yield from cursors.note_failure(cursor, cursor.after, str(error), lease_s, stop=True)
-                return
+                cursor = yield from _below_floor(consumer, cursor, error)
+                page = OpPage([], cursor.after)
             if page.ops:
                 cursor, refused = yield from _handle_page(consumer, cursor, page, leave)
                 alone_until = max(alone_until, refused)
             elif page.next_after > cursor.after:
                 cursor = yield from cursors.advance(cursor, page.next_after, (), lease_s)
-            else:
-                cursor = yield from cursors.renew(cursor, lease_s)
+            elif not cursor.is_stopped:
+                cursor = yield from cursors.renew(msgspec.structs.replace(cursor, trouble="", trouble_n=0), lease_s)
             trouble = 0
             if cursor.is_stopped:
                 return
         except Lost:
             return
-        except CaseworkError as error:
+        except Exception as error:  # noqa: BLE001 - it would end this stream for the group, and nobody would see it
             trouble += 1
-            log_.warning("group %r, stream %r: %s: %s", consumer.group, cursor.stream, type(error).__name__, error)
-            yield from race(leave, timeout_s=min(30.0, 0.1 * 2 ** min(trouble, 9)))
+            _tell(consumer, f"stream {cursor.stream!r}", error)
+            if not isinstance(error, StoreError):
+                cursor = yield from cursors.note_trouble(cursor, in_words(error), trouble)
+            yield from race(leave, timeout_s=_pause_s(trouble))
     yield from cursors.release(cursor)
+
+
+def _below_floor(consumer: Consumer, cursor: Cursor, error: CursorTooOld) -> Program[Cursor]:
+    """What comes next was truncated: go on behind it, or stop and say how to go on."""
+    options = consumer.options
+    if options.on_truncated == "stop":
+        way = f"`casework streams seek {cursor.group} {cursor.stream} --to floor` lets the group go on"
+        log_.error("group %r: %s; %s", cursor.group, error, way)
+        return (yield from cursors.note_failure(cursor, cursor.after, f"{error}; {way}", options.lease_s, stop=True))
+    position = yield from position_of(consumer.log, cursor.stream, options.on_truncated)
+    log_.warning("group %r: %s; it goes on behind %d", cursor.group, error, position)
+    return (yield from cursors.advance(cursor, max(position, cursor.after), (), options.lease_s))
+
+
+def _replay(consumer: Consumer, cursor: Cursor, leave: Flag) -> Program[Cursor]:
+    """Handle the parked operations that somebody wants handled once more, each once; Lost when more come meanwhile."""
+    position = 0
+    while True:
+        page = yield from cursors.parked_items(cursor, position)
+        for item in page:
+            position = int(item["seq"])
+            if "replay" not in item:
+                continue
+            if leave.is_set:
+                return cursor
+            cursor = yield from _replay_one(consumer, cursor, item)
+        if not page:
+            return (yield from cursors.end_replay(cursor, consumer.options.lease_s))
+
+
+def _replay_one(consumer: Consumer, cursor: Cursor, item: Item) -> Program[Cursor]:
+    """Handle one parked operation: it is gone together with what its handler wrote, or stays with the new error."""
+    lease_s, own = consumer.options.lease_s, HandlerWrites()
+    op = cursors.parked_of(cursor.stream, item).op
+    moment = yield from now()
+    consumer.handling[cursor.stream] = moment.middle_us
+    failed: Exception | None = None
+    try:
+        yield Call(consumer.handler, (op, own), may_block=True)
+        for one in own.writes:
+            checked_key(one)
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+        failed = error
+    finally:
+        consumer.handling.pop(cursor.stream, None)
+    if failed is None:
+        try:
+            cursor = yield from cursors.settle_parked(cursor, op.seq, own.writes, lease_s)
+            consumer.handled_n += 1
+            return cursor
+        except (ConditionFailed, Misuse) as error:
+            failed = error
+    consumer.failed_n += 1
+    log_.warning("group %r, stream %r, %d again: %s", consumer.group, cursor.stream, op.seq, in_words(failed))
+    return (yield from cursors.park_again(cursor, item, in_words(failed), lease_s))
 
 
 def _handle_page(consumer: Consumer, cursor: Cursor, page: OpPage, leave: Flag) -> Program[tuple[Cursor, int]]:

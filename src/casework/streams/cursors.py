@@ -18,9 +18,13 @@ from casework.kernel.items import AnyWrite, Delete, Item, Key, Put, Update
 from casework.kernel.limits import MAX_INT
 from casework.kernel.programs import Program, get, lost_again, now, query_up_to, transact, write
 from casework.kernel.retry import DEFAULT_RETRY
-from casework.kernel.schema import FORMAT, STREAMS, check_format
+from casework.kernel.schema import FORMAT, REGISTRY, STREAMS, check_format
 from casework.streams.log import HEAD, Log, Op, check_stream, check_streams
+from casework.streams.positions import Start, position_of
 from casework.streams.read import read_head
+
+CURSOR_NAMES = "cursors"
+"""Partition of the registry in which the names of the groups' cursors stand, as ``group/stream``."""
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +42,14 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     """Of the last failed attempt."""
     is_stopped: bool = False
-    """An operation failed too often and the group is set to stop: ``resume`` lets it go on."""
+    """An operation failed too often and the group is set to stop, or what it needs was truncated; ``error`` says
+    which. ``resume`` lets it go on, after a truncation ``seek`` does."""
+    trouble: str = ""
+    """What keeps its consumer itself from going on, as far as it could be stored; gone when it goes on."""
+    trouble_n: int = 0
+    """How often, one after the other."""
+    replay: str = ""
+    """Parked operations are to be handled once more by whoever takes the cursor next."""
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +60,13 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int
     parked: int
     is_stopped: bool
+    group: str = ""
+    error: str = ""
+    """Why it is stopped, or how the last attempt failed."""
+    trouble: str = ""
+    """What keeps its consumer itself from going on."""
+    trouble_n: int = 0
+    """How often, one after the other."""
 
     @property
     def lag(self) -> int:
@@ -86,7 +104,8 @@ def cursor_of(group: str, stream: str, item: Mapping[str, Any] | None) -> Cursor
     return Cursor(
         group=group, stream=stream, after=after, token=item.get("token", ""),
         lease_end_us=item.get("lease_end_us", 0), attempts=item.get("attempts", 0), error=item.get("error", ""),
-        is_stopped="stopped" in item,
+        is_stopped="stopped" in item, trouble=item.get("trouble", ""), trouble_n=item.get("trouble_n", 0),
+        replay=item.get("replay", ""),
     )  # fmt: skip
 
 
@@ -107,22 +126,41 @@ def _is(cursor: Cursor) -> Condition:
     return all_of(holder, position, absent("stopped"))
 
 
-def take(group: str, stream: str, own: str, lease_s: float) -> Program[Cursor | None]:
-    """Take the cursor for ``lease_s`` if nobody holds it; None when somebody does, or it is stopped."""
-    found = yield from read_cursor(group, stream)
+def take(
+    group: str, stream: str, own: str, lease_s: float, *, log: Log | None = None, start: Start = "floor"
+) -> Program[Cursor | None]:
+    """Take the cursor for ``lease_s`` if nobody holds it; None when somebody does, or it is stopped.
+
+    One that is not there yet begins at ``start``, and is entered among the cursors that there are.
+    """
+    check_stream(group, "group")
+    check_stream(stream)
+    item = yield from get(cursor_key(group, stream))
+    found = cursor_of(group, stream, item)
+    entry: list[AnyWrite] = []
+    if item is None:
+        after = yield from position_of(log or Log(), stream, start)
+        entry = [name_put(group, stream)]
+    else:
+        after = found.after
     moment = yield from now()
     if found.is_stopped or (found.token and found.token != own and moment.earliest_us <= found.lease_end_us):
         return None
-    taken = msgspec.structs.replace(found, token=own, lease_end_us=moment.latest_us + round(lease_s * 1e6))
+    taken = msgspec.structs.replace(found, after=after, token=own, lease_end_us=moment.latest_us + round(lease_s * 1e6))
     changes: dict[str, Any] = {"after": taken.after, "token": own, "lease_end_us": taken.lease_end_us, "format": FORMAT}
     when = _is(found)
     if found.token:
         when = all_of(when, equals("lease_end_us", found.lease_end_us))
     try:
-        yield from transact([Update(cursor_key(group, stream), changes, when=when)])
+        yield from transact([Update(cursor_key(group, stream), changes, when=when), *entry])
     except (ConditionFailed, Contention, OutcomeUnknown):
         return None
     return taken
+
+
+def name_put(group: str, stream: str) -> Put:
+    """The entry of a cursor among those that there are."""
+    return Put(REGISTRY, {"kind": CURSOR_NAMES, "name": f"{group}/{stream}", "format": FORMAT})
 
 
 def renew(cursor: Cursor, lease_s: float) -> Program[Cursor]:
@@ -157,8 +195,9 @@ def advance(cursor: Cursor, after: int, writes: Sequence[AnyWrite], lease_s: flo
     """
     moment = yield from now()
     moved = msgspec.structs.replace(
-        cursor, after=after, attempts=0, error="", lease_end_us=moment.latest_us + round(lease_s * 1e6)
-    )
+        cursor, after=after, attempts=0, error="", trouble="", trouble_n=0,
+        lease_end_us=moment.latest_us + round(lease_s * 1e6),
+    )  # fmt: skip
     return (yield from _change(cursor, moved, writes))
 
 
@@ -176,6 +215,17 @@ def note_failure(cursor: Cursor, after: int, error: str, lease_s: float, *, stop
     return (yield from _change(cursor, failed))
 
 
+def note_trouble(cursor: Cursor, error: str, trouble_n: int) -> Program[Cursor]:
+    """Store what keeps a consumer from going on, where its holder can still store anything, for whoever looks."""
+    noted = msgspec.structs.replace(cursor, trouble=error[:1000], trouble_n=trouble_n)
+    changes: dict[str, Any] = {"trouble": noted.trouble, "trouble_n": trouble_n}
+    try:
+        yield from write(Update(cursor_key(cursor.group, cursor.stream), changes, when=equals("token", cursor.token)))
+    except StoreError:
+        pass  # it is another one's by now, or the store has trouble of its own
+    return noted
+
+
 def park(cursor: Cursor, op: Op, error: str, lease_s: float) -> Program[Cursor]:
     """Put an operation aside and move past it, in one transaction. Raises Lost."""
     moment = yield from now()
@@ -185,6 +235,57 @@ def park(cursor: Cursor, op: Op, error: str, lease_s: float) -> Program[Cursor]:
         "parked_at_us": moment.middle_us,
     }  # fmt: skip
     return (yield from advance(cursor, op.seq, [Put(STREAMS, item)], lease_s))
+
+
+def parked_items(cursor: Cursor, after: int) -> Program[list[Item]]:
+    """A page of what was put aside, behind number ``after``; empty at the end."""
+    partition = cursor_key(cursor.group, cursor.stream).partition
+    return (yield from query_up_to(50, STREAMS, partition, low=after + 1))
+
+
+def parked_of(stream: str, item: Mapping[str, Any]) -> Parked:
+    """The operation in an item that was put aside."""
+    op = Op(item["id"], item["data"], item["seq"], item["at_us"])
+    return Parked(stream, op, item["error"], item["attempts"], item["parked_at_us"])
+
+
+def settle_parked(cursor: Cursor, seq: int, writes: Sequence[AnyWrite], lease_s: float) -> Program[Cursor]:
+    """Forget a parked operation together with what its handler wrote: once, or not at all.
+
+    Raises Lost when the cursor is another consumer's; ConditionFailed when one of ``writes`` was refused.
+    """
+    moment = yield from now()
+    key = STREAMS.key(cursor_key(cursor.group, cursor.stream).partition, seq)
+    held = msgspec.structs.replace(cursor, lease_end_us=moment.latest_us + round(lease_s * 1e6))
+    try:
+        return (yield from _change(cursor, held, [Delete(key, when=present()), *writes]))
+    except ConditionFailed as failed:
+        if failed.refusals[1] is None:
+            raise
+        return held  # it is gone: this very change, whose answer was lost, or somebody has dealt with it
+
+
+def park_again(cursor: Cursor, item: Item, error: str, lease_s: float) -> Program[Cursor]:
+    """Keep a parked operation that was tried once more, with what it failed with now. Raises Lost."""
+    moment = yield from now()
+    key = STREAMS.key(cursor_key(cursor.group, cursor.stream).partition, int(item["seq"]))
+    held = msgspec.structs.replace(cursor, lease_end_us=moment.latest_us + round(lease_s * 1e6))
+    changes: dict[str, Any] = {
+        "error": error[:1000],
+        "attempts": int(item["attempts"]) + 1,
+        "parked_at_us": moment.middle_us,
+    }
+    try:
+        return (yield from _change(cursor, held, [Update(key, changes, ["replay"], when=present())]))
+    except ConditionFailed:
+        return cursor  # somebody has dealt with it
+
+
+def end_replay(cursor: Cursor, lease_s: float) -> Program[Cursor]:
+    """All that was to be handled once more has been. Raises Lost."""
+    moment = yield from now()
+    lease_end_us = moment.latest_us + round(lease_s * 1e6)
+    return (yield from _change(cursor, msgspec.structs.replace(cursor, replay="", lease_end_us=lease_end_us)))
 
 
 def release(cursor: Cursor) -> Program[None]:
@@ -198,9 +299,13 @@ def release(cursor: Cursor) -> Program[None]:
 def _change(before: Cursor, after: Cursor, writes: Sequence[AnyWrite] = ()) -> Program[Cursor]:
     key = cursor_key(before.group, before.stream)
     changes: dict[str, Any] = {"after": after.after, "lease_end_us": after.lease_end_us, "attempts": after.attempts}
-    removed = [] if after.error else ["error"]
-    if after.error:
-        changes["error"] = after.error
+    removed = []
+    words = {"error": after.error, "trouble": after.trouble, "trouble_n": after.trouble_n, "replay": after.replay}
+    for name, value in words.items():
+        if value:
+            changes[name] = value
+        else:
+            removed.append(name)
     if after.is_stopped:
         changes["stopped"] = True
     update = Update(key, changes, removed, when=_is(before))
@@ -264,13 +369,7 @@ def parked_ops(group: str, stream: str, *, limit: int = 100, after: int = 0) -> 
     check_count("limit", limit, 1, 10_000)
     check_count("after", after, 0, MAX_INT - 1)
     items = yield from query_up_to(limit, STREAMS, cursor_key(group, stream).partition, low=after + 1)
-    return [
-        Parked(
-            stream, Op(item["id"], item["data"], item["seq"], item["at_us"]),  # type: ignore[arg-type]
-            item["error"], item["attempts"], item["parked_at_us"],  # type: ignore[arg-type]
-        )
-        for item in items
-    ]  # fmt: skip
+    return [parked_of(stream, item) for item in items]
 
 
 def unpark(group: str, stream: str, seq: int) -> Program[None]:
@@ -287,13 +386,16 @@ def lag(log: Log, group: str, streams: Sequence[str]) -> Program[list[Lag]]:
     check_streams(streams)
     found = []
     for stream in streams:
-        cursor = yield from read_cursor(group, stream)
-        head = yield from read_head(log, stream)
-        aside = yield from query_up_to(1000, STREAMS, cursor_key(group, stream).partition, low=1)
-        found.append(
-            Lag(
-                stream=stream, after=cursor.after, last_seq=head.last_seq, parked=len(aside),
-                is_stopped=cursor.is_stopped,
-            )
-        )  # fmt: skip
+        found.append((yield from lag_of(log, group, stream)))
     return found
+
+
+def lag_of(log: Log, group: str, stream: str) -> Program[Lag]:
+    """How far a group is behind in one stream."""
+    cursor = yield from read_cursor(group, stream)
+    head = yield from read_head(log, stream)
+    aside = yield from query_up_to(1000, STREAMS, cursor_key(group, stream).partition, low=1)
+    return Lag(
+        group=group, stream=stream, after=cursor.after, last_seq=head.last_seq, parked=len(aside),
+        is_stopped=cursor.is_stopped, error=cursor.error, trouble=cursor.trouble, trouble_n=cursor.trouble_n,
+    )  # fmt: skip

@@ -82,6 +82,22 @@ def test_only_chosen_events_are_published_where_some_are_chosen(backend: MemoryB
     assert "data" not in published(backend)[0]
 
 
+@pytest.mark.parametrize(("chosen", "events"), [
+    (["lamp"], ["lamp.on", "lamp.off"]), (["lamp.*"], ["lamp.on", "lamp.off"]),
+    (["lamp.on", "Go.*"], ["Go", "lamp.on"]), (["lam"], []),
+])  # fmt: skip
+def test_chosen_events_are_patterns_as_in_on(backend: MemoryBackend, chosen: list[str], events: list[str]) -> None:
+    states = {"a": {"on": {"Go": {"actions": []}, "lamp.*": {"actions": []}}}}
+    publish_ = {"stream": "lights", "events": chosen}
+    one = Machine.from_dict({"id": "light", "context": {}, "publish": publish_, "initial": "a", "states": states})
+    rt = Runtime([one], Options())
+    run(deliver.start(rt, "light", "l", None), backend)
+    drive(rt, backend, "l", "Go", "lamp.on", "lamp.off")
+    run(publish(Log(), rt, ["l"]), backend)
+    assert [each["event"] for each in published(backend)] == events
+    assert [problem.code for problem in one.check()] == ([] if events else ["publish-untaken"])
+
+
 def test_a_worker_that_dies_after_the_append_publishes_nothing_twice(backend: MemoryBackend) -> None:
     rt = runtime()
     run(deliver.start(rt, "light", "l", None), backend)

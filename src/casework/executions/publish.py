@@ -25,6 +25,7 @@ from casework.kernel.items import Delete, Item, Put, Update
 from casework.kernel.programs import Program, all_reads, now, transact, write
 from casework.kernel.schema import EXECUTIONS, FORMAT, bucket_of, check_format
 from casework.statechart import Publish
+from casework.statechart.nodes import any_matches
 from casework.streams.append import append
 from casework.streams.log import OP_ID_BYTES_MAX, Log, Op
 
@@ -38,9 +39,12 @@ LATER_US = 5_000_000
 
 
 def entry(publish: Publish, event_type: str, data: Any, before: Sequence[str], after: Any, taken: bool) -> Any:
-    """What is published of one event taken by the chart; None when it is not to be published."""
+    """What is published of one event taken by the chart; None when it is not to be published.
+
+    Chosen events are patterns as in ``on``, else a name that takes ``pay.late`` there would publish nothing of it here.
+    """
     if publish.events is not None:
-        if event_type not in publish.events or not taken:
+        if not (taken and any_matches(publish.events, event_type)):
             return None
     elif not taken and list(before) == list(after.configuration):
         return None

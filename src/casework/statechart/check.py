@@ -15,7 +15,7 @@ from casework.statechart.load.parts import BUILT_INS
 from casework.statechart.load.source import Places
 from casework.statechart.loops import loops
 from casework.statechart.names import Names, states_in
-from casework.statechart.nodes import StateNode, Transition
+from casework.statechart.nodes import StateNode, Transition, any_matches
 from casework.statechart.publishing import Publish
 from casework.statechart.suggestions import close_to, suggestion
 
@@ -191,7 +191,8 @@ def _published(machine: Checked) -> list[Problem]:
     events = machine.publish.events if machine.publish is not None else None
     found = []
     for event in events or ():
-        if not any(transition.matches(event) for transition in machine.tables.transitions):
+        is_wider = any(any_matches((event,), descriptor) for descriptor in machine.tables.descriptors)
+        if not is_wider and not any(transition.matches(event) for transition in machine.tables.transitions):
             hint = suggestion(event, machine.tables.descriptors)
             message = f"publish: no transition takes the event {event!r}"
             at = machine.places.states.get("") or Place(machine.name)

@@ -17,7 +17,9 @@ class Publish(msgspec.Struct, frozen=True):
     stream: str
     """The stream to which it goes."""
     events: tuple[str, ...] | None = None
-    """Only the transitions that these events took; None: every transition, the first one included."""
+    """Only the transitions that these events took, with patterns as in ``on``; None: every transition, the first one
+    included.
+    """
     data: bool = True
     """With the event's payload."""
 

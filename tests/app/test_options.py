@@ -11,7 +11,7 @@ import enum
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,9 @@ import msgspec
 import pytest
 
 import casework
-from casework.app.idempotency_store import IdempotencyStore
-from casework.app.streams import StreamStore
-from casework.app.sync import App
 from casework.backends.memory import MemoryBackend
 from casework.errors import Misuse
-from casework.executions.worker import WorkerOptions
-from casework.idempotency.guarding import Policy
-from casework.relay.settings import RelaySettings
-from casework.replica import Replica
-from casework.streams.consumer import ConsumerOptions
-from casework.surfaces.http import HttpOptions
-from casework.testing.virtual import VirtualApp
-
-MACHINE = {"id": "light", "initial": "on", "states": {"on": {"on": {"Go": {}}, "invoke": {"src": {"task": "t"}}}}}
+from tests.options.places import PLACES, World, options_of
 
 HALF = "\ud800"
 HUGE = 2**70
@@ -98,8 +87,6 @@ def fits(value: Any, kind: str) -> bool:
     return kind == "bytes" and isinstance(value, bytes)
 
 
-# --- the places -------------------------------------------------------------------------------------------------------
-
 VALID: dict[str, Any] = {
     "id": "x", "event": "Go", "machine": "light", "token": "t", "message": "m", "reference": {}, "number": 16,
     "key": "k", "fingerprint": "f", "fingerprint_version": 1, "lease_ttl_seconds": 5.0, "status": 200, "headers": None,
@@ -113,156 +100,6 @@ VALID: dict[str, Any] = {
 """What a required argument gets while another one is wrong."""
 
 
-class World:
-    """A store, a store of each kind on it, and whether anything was written."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.backend = MemoryBackend()
-        self.machine = casework.Machine.from_dict(MACHINE)
-        self.machine.task(name="t")(lambda task: None)
-        self.app = casework.open(self.backend, machines=[self.machine], create=True)
-        self.app.start("light", id="x")
-        self.executions = casework.ExecutionStore(self.backend)
-        self.handler = casework.message_handler(self.app, queue="q", key=lambda message: message)(lambda message: None)
-        self.before = self.stored()
-
-    def stored(self) -> str:
-        tables = self.backend.tables._tables
-        return repr({name: sorted(map(repr, found.items.items())) for name, found in tables.items()})
-
-
-Place = Callable[[World], Callable[..., Any]]
-
-
-def method(owner: str, name: str) -> Place:
-    return lambda world: getattr({"app": world.app, "streams": world.app.streams, "keys": world.app.idempotency,
-                                  "executions": world.executions}[owner], name)  # fmt: skip
-
-
-def methods_of(owner: str, kind: type, without: tuple[str, ...] = ()) -> dict[str, Place]:
-    names = [name for name, each in inspect.getmembers(kind, callable) if not name.startswith("_")]
-    return {f"{owner}.{name}": method(owner, name) for name in names if name not in without}
-
-
-def decorated(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator with its function: some options can only be checked together with it."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        def handle(value: Any) -> None: ...
-
-        return make(*args, **kwargs)(handle)
-
-    call.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
-    return call
-
-
-def of_struct(make: Callable[..., Any], *structs: Any, skip: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """A function whose keyword arguments are the fields of these structs."""
-    given = [each for each in inspect.signature(make).parameters.values() if each.kind is not each.VAR_KEYWORD]
-    fields = {
-        field.name: inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY,
-            annotation=inspect.signature(struct).parameters[field.name].annotation,
-            default=inspect.Parameter.empty if field.required else None,
-        )
-        for struct in structs for field in msgspec.structs.fields(struct) if field.name not in skip
-    }  # fmt: skip
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return make(*args, **kwargs)
-
-    call.__signature__ = inspect.Signature([*given, *fields.values()])  # type: ignore[attr-defined]
-    return call
-
-
-def view(request: Any) -> None: ...
-
-
-async def asgi(scope: Any, receive: Any, send: Any) -> None: ...
-
-
-def http(make: Callable[..., Any], *before: Any) -> Place:
-    def place(world: World) -> Callable[..., Any]:
-        def call(**options: Any) -> Any:
-            found = make(*before, world.app, **{"scope": None, **options})
-            return found(view) if make in VIEWS else found
-
-        return of_struct(call, HttpOptions, Policy, skip=("on_lease_lost",))
-
-    return place
-
-
-VIEWS = (casework.idempotent_django_view, casework.idempotent_flask_view)
-
-
-def file_in(make: Callable[..., Any], name: str = "path") -> Place:
-    def place(world: World) -> Callable[..., Any]:
-        def call(**arguments: Any) -> Any:
-            return make(**{name: world.folder / "file.db", **arguments})
-
-        call.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
-        return call
-
-    return place
-
-
-NOT_ASKED = ("close", "run", "run_on_loop", "check_is_open", "raise_buckets")
-"""Without options of their own, or not for users."""
-
-PLACES: dict[str, Place] = {
-    **methods_of("app", App, NOT_ASKED),
-    **methods_of("streams", StreamStore, NOT_ASKED),
-    **methods_of("keys", IdempotencyStore, NOT_ASKED),
-    **methods_of("executions", casework.ExecutionStore, NOT_ASKED),
-    "open": lambda world: casework.open,
-    "open_async": lambda world: casework.open_async,
-    "WorkerOptions": lambda world: WorkerOptions,
-    "ConsumerOptions": lambda world: ConsumerOptions,
-    "StreamOptions": lambda world: casework.StreamOptions,
-    "Policy": lambda world: Policy,
-    "RelaySettings": lambda world: RelaySettings,
-    "VirtualApp": lambda world: VirtualApp,
-    "IdempotencyStore": lambda world: casework.IdempotencyStore,
-    "ExecutionStore": lambda world: casework.ExecutionStore,
-    "StreamStore": lambda world: casework.StreamStore,
-    "MemoryIdempotencyStore": lambda world: casework.MemoryIdempotencyStore,
-    "SqliteIdempotencyStore": file_in(casework.SqliteIdempotencyStore),
-    "SqliteStore": file_in(casework.SqliteStore),
-    "Replica": file_in(Replica),
-    "DynamoDBStore": lambda world: casework.DynamoDBStore,
-    "DynamoDBStore.create": lambda world: casework.DynamoDBStore.create,
-    "DynamoDBIdempotencyStore": lambda world: casework.DynamoDBIdempotencyStore,
-    "AsyncDynamoDBIdempotencyStore": lambda world: casework.AsyncDynamoDBIdempotencyStore,
-    "AsyncDynamoDBStore": lambda world: casework.AsyncDynamoDBStore,
-    "idempotent": lambda world: decorated(casework.idempotent),
-    "message_handler": lambda world: decorated(casework.message_handler),
-    "sqs_batch": lambda world: decorated(casework.sqs_batch),
-    "SqsBatch": lambda world: casework.SqsBatch,
-    "SqsConsumer": lambda world: casework.SqsConsumer,
-    "OpenTelemetryHook": lambda world: casework.OpenTelemetryHook,
-    "once": lambda world: casework.once,
-    "IdempotencyMiddleware": http(casework.IdempotencyMiddleware, asgi),
-    "IdempotencyWsgiMiddleware": http(casework.IdempotencyWsgiMiddleware, lambda environ, start: []),
-    "idempotent_django_view": http(casework.idempotent_django_view),
-    "idempotent_flask_view": http(casework.idempotent_flask_view),
-    "simulate": lambda world: casework.simulate,
-    "Machine.task": lambda world: world.machine.task,
-    "Machine.action": lambda world: world.machine.action,
-    "Machine.guard": lambda world: world.machine.guard,
-    "Machine.from_yaml": lambda world: casework.Machine.from_yaml,
-    "Machine.from_scxml": lambda world: casework.Machine.from_scxml,
-    "Machine.from_dict": lambda world: casework.Machine.from_dict,
-    "Machine.load": lambda world: casework.Machine.load,
-    "Table": lambda world: casework.Table,
-    "Index": lambda world: casework.Index,
-}
-
-OWN_PARAMETERS = (
-    "self", "target", "client", "config", "clock", "store", "backend", "table", "source", "writer", "codec",
-)  # fmt: skip
-"""Objects of the user's or of other tests: what they are is asked where they are used."""
-
 RIGHT_ANYWAY: dict[tuple[str, str], tuple[Any, ...]] = {
     ("executions.delete_timer", "fire_at"): (-1.0,),
     ("executions.due_timers", "at_s"): (-1.0,),
@@ -270,14 +107,6 @@ RIGHT_ANYWAY: dict[tuple[str, str], tuple[Any, ...]] = {
     ("simulate", "invariants"): (None,),
 }
 """Values that would be wrong by their kind, and are not: times before 1970, arguments with a meaning of their own."""
-
-
-def options_of(place: str) -> Iterator[tuple[str, str]]:
-    function = PLACES[place](World(Path("unused")))
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name not in OWN_PARAMETERS and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            annotation = parameter.annotation
-            yield name, annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
 
 
 ROWS = [(place, name, annotation) for place in PLACES for name, annotation in options_of(place)]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from typing import Any
+from typing import Any, Unpack
 
 from casework.app.current import running_under
 from casework.errors import CaseworkError
@@ -24,6 +24,7 @@ from casework.surfaces.guard import Target
 from casework.surfaces.heart import LoopHeart
 from casework.surfaces.http import (
     NOT_STORED,
+    HttpArguments,
     HttpGuard,
     HttpRequest,
     HttpResponse,
@@ -55,7 +56,7 @@ class IdempotencyMiddleware:
             ``wait_s``, ``on_unavailable`` and so on), ``name`` and ``hooks``.
     """
 
-    def __init__(self, app: AsgiApp, store: Target, **arguments: Any) -> None:
+    def __init__(self, app: AsgiApp, store: Target, **arguments: Unpack[HttpArguments]) -> None:
         self.app = app
         self.guard: HttpGuard = make_guard(store, arguments)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from casework.errors import Misuse
 from casework.surfaces.guard import Target
-from casework.surfaces.http import HttpRequest, HttpResponse, make_guard
+from casework.surfaces.http import HttpArguments, HttpRequest, HttpResponse, make_guard
 from casework.surfaces.views import Framework, View, guarded
 
 
-def idempotent_django_view(store: Target, **arguments: Any) -> Callable[[View], View]:
+def idempotent_django_view(store: Target, **arguments: Unpack[HttpArguments]) -> Callable[[View], View]:
     """Guards one Django view: a function, plain or async, or a method such as ``post`` of a class-based view.
 
     With the REST framework it stands below ``@api_view``, or on the method of an ``APIView``: there the request is

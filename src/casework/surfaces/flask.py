@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from casework.surfaces.guard import Target
-from casework.surfaces.http import HttpRequest, HttpResponse, make_guard
+from casework.surfaces.http import HttpArguments, HttpRequest, HttpResponse, make_guard
 from casework.surfaces.views import Framework, View, guarded
 
 
-def idempotent_flask_view(store: Target, **arguments: Any) -> Callable[[View], View]:
+def idempotent_flask_view(store: Target, **arguments: Unpack[HttpArguments]) -> Callable[[View], View]:
     """Guards one Flask view, plain or async; stands below ``@app.post(...)`` and below what checks the user.
 
     Args:

@@ -15,7 +15,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict
 
 import msgspec
 
@@ -137,6 +137,34 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_count("max_response_bytes", self.max_response_bytes, 1, MAX_RESULT_BYTES)
         if type(self.in_progress_status) is not int or self.in_progress_status not in (409, 423):
             raise wrong("in_progress_status", self.in_progress_status, "409 or 423")
+
+
+class HttpArguments(TypedDict, total=False):
+    """What every HTTP surface takes beside its store: the fields of :class:`HttpOptions` and of ``Policy``."""
+
+    scope: Required[Scope | None]
+    style: Literal["ietf", "stripe"]
+    header: str
+    methods: Sequence[str]
+    required: bool
+    applies: Callable[[HttpRequest], bool] | None
+    keep_status: Callable[[int], bool] | None
+    fingerprint: Callable[[HttpRequest], Any] | None
+    allow_headers: Sequence[str] | None
+    deny_headers: Sequence[str]
+    max_request_bytes: int
+    max_response_bytes: int
+    in_progress_status: int
+    lease_s: float
+    max_run_s: float
+    keep_s: float | None
+    wait_s: float
+    on_unavailable: Literal["refuse", "run"]
+    on_lease_lost: Literal["raise", "return"]
+    name: str
+    """A part of every key; the same in all processes that serve the same routes."""
+    hooks: Sequence[Hook]
+    """Called with an ``Event`` for everything that happens."""
 
 
 class HttpGuard(Guard):
@@ -365,9 +393,9 @@ def problem(kind: str, status: int, detail: str, headers: Sequence[tuple[str, st
     return HttpResponse(status, pairs, body)
 
 
-def make_guard(target: Target, arguments: dict[str, Any]) -> HttpGuard:
-    """A guard of a middleware's keyword arguments: those of ``HttpOptions``, of ``Policy``, ``name``, ``hooks``."""
-    rest = dict(arguments)
+def make_guard(target: Target, arguments: HttpArguments) -> HttpGuard:
+    """A guard of a surface's keyword arguments."""
+    rest: dict[str, Any] = dict(arguments)
     own = {name: rest.pop(name) for name in ("name", "hooks") if name in rest}
     policy = {name: rest.pop(name) for name in Policy.__struct_fields__ if name in rest}
     if "scope" not in rest:

@@ -11,7 +11,7 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Unpack
 
 from casework.app.current import enter_claim, leave_claim
 from casework.errors import CaseworkError, Misuse
@@ -33,10 +33,10 @@ from casework.surfaces.asgi import (
 )
 from casework.surfaces.guard import Target
 from casework.surfaces.heart import LoopHeart
-from casework.surfaces.http import NOT_STORED, HttpGuard, HttpRequest, HttpResponse, make_guard
+from casework.surfaces.http import NOT_STORED, HttpArguments, HttpGuard, HttpRequest, HttpResponse, make_guard
 
 
-def idempotent_route(route_class: type, store: Target, **arguments: Any) -> type:
+def idempotent_route(route_class: type, store: Target, **arguments: Unpack[HttpArguments]) -> type:
     """A class of routes of Starlette or FastAPI that are guarded one by one.
 
     ``APIRouter(route_class=casework.idempotent_route(APIRoute, store, scope=...))``

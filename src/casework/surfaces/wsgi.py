@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 from casework.app.current import running_under
 from casework.errors import CaseworkError
@@ -19,6 +19,7 @@ from casework.surfaces.heart import ThreadHeart
 from casework.surfaces.http import (
     NOT_STORED,
     BadRequest,
+    HttpArguments,
     HttpGuard,
     HttpRequest,
     HttpResponse,
@@ -47,7 +48,7 @@ class IdempotencyWsgiMiddleware:
         arguments: as for :class:`~casework.surfaces.asgi.IdempotencyMiddleware`; ``scope`` has no default.
     """
 
-    def __init__(self, app: WsgiApp, store: Target, **arguments: Any) -> None:
+    def __init__(self, app: WsgiApp, store: Target, **arguments: Unpack[HttpArguments]) -> None:
         self.app = app
         self.guard: HttpGuard = make_guard(store, arguments)
 

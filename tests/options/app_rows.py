@@ -279,6 +279,7 @@ APP = {
     "app.terminate": {"id": of_id("terminate")},
     "app.suspend": {"id": of_id("suspend")},
     "app.resume": {"id": of_id("resume", both(lambda w, id: w.virtual.suspend(id)))},
+    "app.retry": {"id": answered("retry", lambda found: found.id)},
     "app.redrive": {
         "id": of_id("redrive", failed, lambda w: [w.virtual.inspect(id).redrives for id in "xy"]),
         "skip": row(driven_again, (False, "failed"), (True, "running")),

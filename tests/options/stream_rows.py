@@ -153,6 +153,29 @@ def listed_after(w: World, skipped: int) -> list[str]:
     return list(w.app.streams.list(cursor=first.next_cursor if skipped else None).streams)
 
 
+def sought(w: World, group: str = "g", stream: str = "s", to: Any = 1) -> list[int]:
+    filled(w).seek(group, stream, to)
+    return [w.app.streams.cursor(each, name).after for each, name in (("g", "s"), ("g", "t"), ("h", "s"))]
+
+
+def replayed(w: World, group: str = "g", stream: str = "s", seq: int | None = None) -> int:
+    """How many of the parked operations are to be handled once more."""
+    poisoned(w)
+    poisoned(w, "h", "t", ids="d")
+    return int(w.app.streams.replay_parked(group, stream, seq))
+
+
+def grouped(w: World, **options: Any) -> Any:
+    for group in ("g", "h"):
+        filled(w).seek(group, "s", 1)
+    return w.app.streams.groups(**options)
+
+
+def grouped_after(w: World, skipped: int) -> int:
+    first = grouped(w, limit=1)
+    return len(w.app.streams.groups(cursor=first.next_cursor if skipped else None).groups)
+
+
 GROUPS = (("g", 3), ("h", 0))
 PAIRS = (("g", "s", 0), ("g", "t", 1), ("h", "s", 2))
 
@@ -224,6 +247,20 @@ STREAM_ROWS = {
     "streams.cursor": {
         "group": row(lambda w, group: come_to(w, group, "s"), *GROUPS),
         "stream": row(lambda w, stream: come_to(w, "g", stream), ("s", 3), ("t", 0)),
+    },
+    "streams.seek": {
+        "group": row(sought, ("g", [1, 0, 0]), ("h", [0, 0, 1])),
+        "stream": row(lambda w, stream: sought(w, stream=stream), ("s", [1, 0, 0]), ("t", [0, 1, 0])),
+        "to": row(lambda w, to: sought(w, to=to)[0], (1, 1), ("head", 3)),
+    },
+    "streams.replay_parked": {
+        "group": row(replayed, ("g", 3), ("h", 0)),
+        "stream": row(lambda w, stream: replayed(w, stream=stream), ("s", 3), ("t", 0)),
+        "seq": row(lambda w, seq: replayed(w, seq=seq), (None, 3), (1, 1)),
+    },
+    "streams.groups": {
+        "limit": row(lambda w, limit: len(grouped(w, limit=limit).groups), (1, 1), (2, 2)),
+        "cursor": row(grouped_after, (0, 2), (1, 1)),
     },
     "streams.parked": {
         "group": row(lambda w, group: (poisoned(w), parked(w, group))[1], ("g", [1, 2, 3]), ("h", [])),

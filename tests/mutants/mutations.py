@@ -83,6 +83,8 @@ class _Finder:
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "type_comment"):
                 continue
+            if isinstance(node, ast.keyword) and node.arg == "strict":
+                continue
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
                     yield from self._inside(child)
@@ -170,9 +172,12 @@ class _Finder:
             yield self._whole(node, repr(value + "_"), f"{value!r} becomes {value + '_'!r}")
 
     def _call(self, node: ast.Call) -> Iterator[Mutation]:
-        """A call without one of its options. What is given by position alone is left: it would only be a TypeError."""
+        """A call without one of its options. What is given by position alone is left: it would only be a TypeError.
+
+        ``zip(..., strict=True)`` is a belt for the writer: lists of unequal length are a mistake that is not there.
+        """
         for keyword in node.keywords:
-            if keyword.arg is None or len(node.args) + len(node.keywords) == 1:
+            if keyword.arg in (None, "strict") or len(node.args) + len(node.keywords) == 1:
                 continue
             begin, end = self._at(keyword)
             rest = self.source[end : self._at(node)[1]]

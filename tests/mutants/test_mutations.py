@@ -49,7 +49,16 @@ def test_each_slip_is_made_where_it_can_happen(source: str, mutants: set[str]) -
 
 @pytest.mark.parametrize(
     "source",
-    ["'A sentence.'", "a = 'some words'", "a = f'{b}/x'", "log.warning(a)", "assert a", "return None", "a = b"],
+    [
+        "'A sentence.'",
+        "a = 'some words'",
+        "a = f'{b}/x'",
+        "log.warning(a)",
+        "assert a",
+        "return None",
+        "a = b",
+        "a = zip(b, c, strict=True)",
+    ],
 )
 def test_texts_for_people_and_things_without_a_slip_are_left_alone(source: str) -> None:
     assert changed(source) == set()

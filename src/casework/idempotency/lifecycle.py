@@ -248,7 +248,7 @@ def claim(
             if whole is not None:
                 return ClaimResult(DONE, whole, None)
         lost += 1
-        if RACES.gives_up(lost, 0):
+        if RACES.gives_up(lost):
             raise Contention(f"idempotency key {key!r:.80}: lost {lost} races in a row; try again")
         if lost > 1:
             yield from sleep(RACES.pause_s(lost, fresh + str(lost)))

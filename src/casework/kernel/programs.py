@@ -187,7 +187,7 @@ def lost_again(lost: int, policy: RetryPolicy, reason: str | Exception) -> Progr
     nothing was written, after ``OutcomeUnknown`` the next round must find out.
     """
     lost += 1
-    if policy.gives_up(lost, 0):
+    if policy.gives_up(lost):
         if isinstance(reason, Exception):
             raise reason
         raise Contention(f"{reason}: lost {lost} races in a row; try again")

@@ -20,12 +20,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """No pause is longer."""
     rounds_max: int = 12
     """Give up after so many lost rounds in a row."""
-    deadline_s: float = 20.0
-    """Give up when so much time has passed since the first attempt."""
 
-    def gives_up(self, lost_rounds: int, elapsed_s: float) -> bool:
-        """Whether to stop after so many lost rounds in a row and so much time."""
-        return lost_rounds >= self.rounds_max or elapsed_s >= self.deadline_s
+    def gives_up(self, lost_rounds: int) -> bool:
+        """Whether to stop after so many lost rounds in a row."""
+        return lost_rounds >= self.rounds_max
 
     def pause_s(self, lost_rounds: int, dice: str) -> float:
         """Seconds to pause after the given number of lost rounds (1 or more); ``dice`` is a fresh token."""

@@ -124,7 +124,7 @@ def test_what_follows_the_end_of_a_state_and_an_invocation_is_drawn() -> None:
                     "d": {},
                 },
             }
-        )  # fmt: skip
+        )
     )
     arrows = [line.strip() for line in text.splitlines() if "-->" in line and "[*]" not in line]
     assert arrows == [

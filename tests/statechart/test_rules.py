@@ -265,6 +265,55 @@ states:
     assert Chart(chart.machine).send("other").states == ["a.x"]
 
 
+REFRESH = """
+id: m
+initial: b
+states:
+  p:
+    initial: work
+    on: {leave: b}
+    states:
+      work: {initial: w1, on: {PING: refresh}, states: {w1: {on: {go: w2}}, w2: {}}}
+      refresh: {type: history, history: DEPTH, target: work}
+  b: {on: {back: p}}
+"""
+
+
+@pytest.mark.parametrize(("depth", "restored"), [("shallow", "p.work.w1"), ("deep", "p.work.w2")])
+def test_a_transition_to_a_history_beside_its_source_restores_the_last_exit_of_the_parent_not_this_one(
+    depth: str, restored: str
+) -> None:
+    """The parent is not left by it, so nothing is recorded: as in the procedure of SCXML, exitStates."""
+    chart = Chart(REFRESH.replace("DEPTH", depth))
+    chart.send("back").send("go")
+    assert chart.states == ["p.work.w2"]
+    assert chart.send("PING").states == ["p.work.w1"], "the parent was never left: the default, entered anew"
+    chart.send("go").send("leave").send("back")
+    assert chart.states == ["p.work.w1"]
+    assert chart.send("PING").states == [restored]
+    assert chart.send("PING").states == [restored], "and it is no other one the second time"
+
+
+def test_a_history_of_the_source_itself_is_recorded_before_it_is_restored() -> None:
+    """An external transition leaves its source first, so its own history is where it stands: a refresh."""
+    chart = Chart("""
+id: m
+initial: a
+context: {entries: 0}
+states:
+  a:
+    initial: x
+    entry: {type: assign, params: {entries: {expr: context.entries + 1}}}
+    on: {PING: {target: .h, reenter: true}, STAY: .h}
+    states: {h: {type: history, target: z}, x: {on: {go: y}}, y: {}, z: {}}
+""")
+    assert chart.send("STAY").states == ["a.z"], "an internal one leaves the source alone: nothing is recorded"
+    assert chart.context["entries"] == 1
+    chart = Chart(chart.machine).send("go")
+    assert chart.send("PING").states == ["a.y"]
+    assert chart.context["entries"] == 2
+
+
 def test_a_cached_move_never_serves_an_older_history() -> None:
     chart = Chart("""
 id: m

@@ -19,6 +19,7 @@ from casework.statechart.actions import Registries, UnboundFunction
 from casework.statechart.check import check_machine
 from casework.statechart.compile import Tables
 from casework.statechart.findings import Problem
+from casework.statechart.load.naming import MAX_NAME
 from casework.statechart.load.normalise import FORMAT, is_normalised, normalise
 from casework.statechart.load.source import Places, Problems
 from casework.statechart.names import Names, names_in
@@ -187,7 +188,7 @@ class Machine:
 
     def _decorated(self, kind: str, function: Any, name: str | None, version: str | int | None) -> Any:
         if name is not None:
-            check_text("name", name, 200)
+            check_text("name", name, 4 * MAX_NAME)  # in bytes; the definition says in characters what may be a name
         if type(version) is int:
             check_count("version", version)
         elif version is not None:

@@ -216,7 +216,7 @@ class _Normaliser:
             elif isinstance(raw["id"], str) and raw["id"]:
                 node["id"] = raw["id"]
             else:
-                self.problems.add((*at, "id"), f"the id {raw['id']!r} is not text")
+                self.problems.add((*at, "id"), f"the id {raw['id']!r:.120} is no name", "give it text, or no id")
         tags = raw.get("tags", [])
         tags = [tags] if isinstance(tags, str) else tags
         if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):

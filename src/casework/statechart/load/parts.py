@@ -208,6 +208,10 @@ class Parts:
             self.problems.add((*at, "event"), f"{params['event']!r} is not an event", "its type as text")
         if "delay" in result and not is_expression(result["delay"]):
             result["delay"] = self.delay(result["delay"], (*at, "delay"))
+        if name in ("send", "raise", "cancel") and "id" in result and not is_expression(result["id"]):
+            wrong = name_problem(result["id"]) if isinstance(result["id"], str) else ("is no name", "give it text")
+            if wrong:
+                self.problems.add((*at, "id"), f"the id of the {name} {result['id']!r:.120} {wrong[0]}", wrong[1])
         if name == "raise" and "delay" not in result and "id" in result:
             self.problems.add((*at, "id"), "only a delayed raise can be cancelled", "add delay, or remove id")
         return result
@@ -295,7 +299,9 @@ class Parts:
         self._known(raw, INVOKE_KEYS, at)
         name = raw.get("id", default_id)
         if not isinstance(name, str) or not name:
-            self.problems.add((*at, "id"), f"the id {name!r} is not text")
+            self.problems.add(
+                (*at, "id"), f"the id of the invocation {name!r:.120} is no name", "give it text, or no id"
+            )
             name = default_id
         wrong = name_problem(name) if "id" in raw else None
         if wrong or len(name.encode("utf-8", "replace")) > MAX_INVOKE_BYTES:
@@ -330,15 +336,23 @@ class Parts:
 
     def _src(self, src: Any, at: Path) -> dict[str, str]:
         if isinstance(src, str) and src:
+            self._named_well(src, (*at, "src"))
             return {"name": src}
         if isinstance(src, dict) and len(src) == 1:
             kind, name = next(iter(src.items()))
             if kind in ("task", "machine") and isinstance(name, str) and name:
+                self._named_well(name, (*at, "src"))
                 self.named.setdefault((kind, name), (*at, "src"))
                 return {kind: name}
         fix = "src: name, {task: name} or {machine: name}"
         self.problems.add((*at, "src") if src is not None else at, "an invocation names a task or a machine", fix)
         return {"name": ""}
+
+    def _named_well(self, name: str, at: Path) -> None:
+        """What it names could be registered under this name; else the mistake would show only in a worker."""
+        wrong = name_problem(name)
+        if wrong:
+            self.problems.add(at, f"the name {name!r:.120} {wrong[0]}", wrong[1])
 
     def _options(self, raw: dict[str, Any], at: Path, result: dict[str, Any]) -> None:
         options: dict[str, Any] = {}
@@ -402,5 +416,7 @@ class Parts:
             fix = f"the {kind}'s name, with @version where wanted"
             if kind == "guard":
                 fix += '; an expression is {expr: "..."}'
-            self.problems.add(at, f"{name!r} cannot name a {kind}", fix)
+            self.problems.add(at, f"{name!r:.120} cannot name a {kind}", fix)
+        else:
+            self._named_well(name, at)
         self.named.setdefault((kind, name), at)

@@ -237,6 +237,25 @@ class CursorTooOld(CaseworkError):
         return type(self), (self.stream, self.after, self.floor_seq, self.snapshot_seq)
 
 
+class LogChanged(CaseworkError):
+    """A reader's position is not one of this log: the store was restored from a backup, or the stream was made again.
+
+    What was read up to ``after`` is not, or not all, in the stream now, which ends at ``last_seq``. Find the last
+    position whose mark the stream still gives, and go on from there; a replica does so by itself.
+    """
+
+    def __init__(self, stream: str, after: int, last_seq: int) -> None:
+        self.stream, self.after, self.last_seq = stream, after, last_seq
+        what = f"it ends at {last_seq}" if last_seq < after else f"another operation stands at {after}"
+        super().__init__(
+            f"stream {stream!r} is not the log that was read up to {after}: {what}. Was the store restored from a "
+            "backup, or the stream made again? Find the last position in common and read on from there"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.stream, self.after, self.last_seq)
+
+
 class AppendStopped(CaseworkError):
     """An append ended before all was stored. ``stored`` says what was, ``unknown`` holds ids that may have been.
 

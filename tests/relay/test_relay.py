@@ -53,7 +53,8 @@ def test_what_was_pushed_is_pulled_in_order(client: Client) -> None:
     ]
     assert page["next_after"] == 2 and page["ops"][0]["at_us"] > 0
     assert [op["id"] for op in pull(client, after=1).json()["ops"]] == ["b"]
-    assert pull(client, after=2).json() == {"ops": [], "next_after": 2}
+    assert pull(client, after=2).json() == {"ops": [], "next_after": 2, "mark": ""}
+    assert pull(client, after=2, mark=page["mark"]).json() == {"ops": [], "next_after": 2, "mark": page["mark"]}
     assert client.get("/v1/streams/s").json() == {"stream": "s", "last_seq": 2, "floor_seq": 0, "snapshot_seq": 0}
 
 
@@ -85,7 +86,8 @@ def test_a_snapshot_is_stored_and_read_and_a_truncated_cursor_is_told_of_it(clie
     for id in "abcd":
         push(client, id)
     assert client.put("/v1/streams/s/snapshot", json={"seq": 3, "data": "YWJj"}).status_code == 204
-    assert client.get("/v1/streams/s/snapshot").json() == {"seq": 3, "data": "YWJj"}
+    mark = pull(client, limit=3).json()["mark"]
+    assert client.get("/v1/streams/s/snapshot").json() == {"seq": 3, "data": "YWJj", "mark": mark}
     from casework.streams.log import Log
     from casework.streams.retention import truncate
 
@@ -353,3 +355,19 @@ def test_metrics_count_what_was_done(client: Client) -> None:
     lines = client.get("/metrics").text.splitlines()
     assert "casework_relay_ops_pushed_total 3" in lines and "casework_relay_duplicates_total 1" in lines
     assert "casework_relay_ops_pulled_total 2" in lines and 'casework_relay_errors_total{status="404"} 1' in lines
+
+
+def test_a_reader_with_a_mark_of_another_log_is_told_so(client: Client) -> None:
+    push(client, "a", "b")
+    mark = pull(client).json()["mark"]
+    assert pull(client, after=2, mark=mark).status_code == 200
+    other = "o" + "0" * 32
+    for path, after, at in (("ops", 2, other), ("ops", 9, mark), ("events", 2, other), ("events", 9, mark)):
+        answer = client.get(f"/v1/streams/s/{path}", params={"after": after, "mark": at})
+        problem = answer.json()
+        assert (answer.status_code, problem["type"], problem["last_seq"]) == (409, "urn:casework:log-changed", 2)
+    for path in ("ops", "events"):
+        assert client.get(f"/v1/streams/s/{path}", params={"after": 2, "mark": "nonsense"}).status_code == 422
+    came_back = client.get("/v1/streams/s/events", headers={"Last-Event-ID": f"2 {other}"})
+    assert came_back.status_code == 409, "an event's id carries its mark"
+    assert client.get("/v1/streams/none/ops", params={"after": 9, "mark": mark}).status_code == 404

@@ -122,7 +122,7 @@ def test_an_event_stream_and_a_long_poll_end_with_their_token(make_world: Callab
             rest = events.read()  # until the relay ends it
         asked.join(15)
     assert b"id: 2" not in rest
-    assert [(status, json.loads(text)) for status, _, text in poll] == [(200, {"ops": [], "next_after": 1})]
+    assert [(status, json.loads(text)) for status, _, text in poll] == [(200, {"ops": [], "next_after": 1, "mark": ""})]
 
 
 def connected(url: str) -> http.client.HTTPConnection:

@@ -19,7 +19,7 @@ from litestar.testing import TestClient
 from casework.backends.drive import run
 from casework.errors import CursorTooOld, Misuse, NewerFormat, StreamDamaged, Unavailable
 from casework.replica import Replica
-from casework.replica.replica import RelayBusy, RelayRefused
+from casework.replica.answers import RelayBusy, RelayRefused
 from casework.replica.transport import Answer, HttpTransport
 from casework.streams.log import Log, Op
 from casework.streams.retention import put_snapshot, truncate

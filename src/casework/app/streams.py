@@ -19,10 +19,11 @@ from casework.backends.user_calls import UserCalls
 from casework.errors import Misuse
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program
-from casework.streams import cursors, groups, read, retention
+from casework.streams import cursors, groups, marks, read, retention
 from casework.streams.consumer import Consumer, ConsumerOptions, Handler, consume
 from casework.streams.cursors import Cursor, Parked
 from casework.streams.log import Appended, Log, Op, StreamOptions, check_after, check_limit, check_stop, check_stream
+from casework.streams.marks import check_mark
 from casework.streams.writer import Writer
 
 P = ParamSpec("P")
@@ -98,6 +99,7 @@ class StreamStore:
     page = _driven(read.read_page)
     wait = _driven(read.wait_page)
     head = _driven(read.read_head)
+    mark = _driven(marks.mark_of)
     list = _driven(retention.list_streams)
     truncate = _driven(truncate)
     snapshot = _driven(retention.put_snapshot)
@@ -130,32 +132,35 @@ class StreamStore:
         """
         return run(self._writer.append(stream, ops, deadline_s=deadline_s), self.backend)
 
-    def read(self, stream: str, after: int = 0, limit: int | None = None) -> Iterator[Op]:
+    def read(self, stream: str, after: int = 0, limit: int | None = None, *, mark: str = "") -> Iterator[Op]:
         """Every operation after number ``after`` that can be read now, in order, without a hole.
 
         Args:
             stream: its id; one that does not exist yet has no operations.
             after: the cursor: the ``seq`` of the last operation that was dealt with, 0 at the beginning.
             limit: at most so many, 1 or more; None: to the end.
+            mark: of the cursor, from :meth:`mark` or the page that ended there; empty: whatever log it is.
 
-        Raises Misuse at once; CursorTooOld, CursorAhead, StreamDamaged.
+        Raises Misuse at once; CursorTooOld, CursorAhead, StreamDamaged; LogChanged, when the log is not that of
+        the mark, or becomes another one meanwhile.
         """
         check_stream(stream)
         check_after(after)
         check_limit(limit)
-        return self._read(stream, after, limit)
+        check_mark(mark)
+        return self._read(stream, after, limit, mark)
 
-    def _read(self, stream: str, after: int, limit: int | None) -> Iterator[Op]:
+    def _read(self, stream: str, after: int, limit: int | None, mark: str) -> Iterator[Op]:
         left = limit
         while left is None or left > 0:
-            page = self.page(stream, after, PAGE_OPS if left is None else min(PAGE_OPS, left))
+            page = self.page(stream, after, PAGE_OPS if left is None else min(PAGE_OPS, left), mark=mark)
             yield from page.ops
             if page.next_after == after:
                 return
-            after = page.next_after
+            after, mark = page.next_after, page.mark
             left = None if left is None else left - len(page.ops)
 
-    def tail(self, stream: str, after: int = 0, *, stop: Flag | None = None) -> Iterator[Op]:
+    def tail(self, stream: str, after: int = 0, *, stop: Flag | None = None, mark: str = "") -> Iterator[Op]:
         """Every operation after number ``after``, and then every one that is appended, for ever, or until ``stop``.
 
         Waiting readers of one process share one poll. Raises as :meth:`read` does.
@@ -163,13 +168,14 @@ class StreamStore:
         check_stream(stream)
         check_after(after)
         check_stop(stop)
-        return self._tail(stream, after, stop)
+        check_mark(mark)
+        return self._tail(stream, after, stop, mark)
 
-    def _tail(self, stream: str, after: int, stop: Flag | None) -> Iterator[Op]:
+    def _tail(self, stream: str, after: int, stop: Flag | None, mark: str) -> Iterator[Op]:
         while stop is None or not stop.is_set:
-            page = self.wait(stream, after, PAGE_OPS, wait_s=TAIL_WAIT_S, stop=stop)
+            page = self.wait(stream, after, PAGE_OPS, wait_s=TAIL_WAIT_S, stop=stop, mark=mark)
             yield from page.ops
-            after = page.next_after
+            after, mark = page.next_after, page.mark
 
     def writer(self) -> BufferedWriter:
         """A writer that collects operations into whole transactions, for a ``with`` block, whose end flushes it."""

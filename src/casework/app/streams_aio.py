@@ -16,10 +16,11 @@ from casework.backends.port import AsyncBackend, check_backend
 from casework.backends.user_calls import UserCalls
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program
-from casework.streams import cursors, groups, read, retention
+from casework.streams import cursors, groups, marks, read, retention
 from casework.streams.append import Pending
 from casework.streams.consumer import Consumer, Handler, consume
 from casework.streams.log import Appended, Log, Op, StreamOptions, check_after, check_limit, check_stream
+from casework.streams.marks import check_mark
 from casework.streams.writer import Writer
 
 P = ParamSpec("P")
@@ -59,6 +60,7 @@ class AsyncStreamStore:
     page = _driven(read.read_page)
     wait = _driven(read.wait_page)
     head = _driven(read.read_head)
+    mark = _driven(marks.mark_of)
     list = _driven(retention.list_streams)
     truncate = _driven(truncate)
     snapshot = _driven(retention.put_snapshot)
@@ -99,31 +101,32 @@ class AsyncStreamStore:
         if not task.cancelled():
             task.exception()
 
-    def read(self, stream: str, after: int = 0, limit: int | None = None) -> AsyncIterator[Op]:
+    def read(self, stream: str, after: int = 0, limit: int | None = None, *, mark: str = "") -> AsyncIterator[Op]:
         """As :meth:`casework.app.streams.StreamStore.read`, for ``async for``."""
         check_stream(stream)
         check_after(after)
         check_limit(limit)
-        return self._read(stream, after, limit)
+        check_mark(mark)
+        return self._read(stream, after, limit, mark)
 
-    async def _read(self, stream: str, after: int, limit: int | None) -> AsyncIterator[Op]:
+    async def _read(self, stream: str, after: int, limit: int | None, mark: str) -> AsyncIterator[Op]:
         left = limit
         while left is None or left > 0:
-            page = await self.page(stream, after, PAGE_OPS if left is None else min(PAGE_OPS, left))
+            page = await self.page(stream, after, PAGE_OPS if left is None else min(PAGE_OPS, left), mark=mark)
             for op in page.ops:
                 yield op
             if page.next_after == after:
                 return
-            after = page.next_after
+            after, mark = page.next_after, page.mark
             left = None if left is None else left - len(page.ops)
 
-    async def tail(self, stream: str, after: int = 0, *, stop: Flag | None = None) -> AsyncIterator[Op]:
+    async def tail(self, stream: str, after: int = 0, *, stop: Flag | None = None, mark: str = "") -> AsyncIterator[Op]:
         """As :meth:`casework.app.streams.StreamStore.tail`, for ``async for``."""
         while stop is None or not stop.is_set:
-            page = await self.wait(stream, after, PAGE_OPS, wait_s=TAIL_WAIT_S, stop=stop)
+            page = await self.wait(stream, after, PAGE_OPS, wait_s=TAIL_WAIT_S, stop=stop, mark=mark)
             for op in page.ops:
                 yield op
-            after = page.next_after
+            after, mark = page.next_after, page.mark
 
     def writer(self) -> AsyncBufferedWriter:
         """As :meth:`casework.app.streams.StreamStore.writer`, for ``async with``."""

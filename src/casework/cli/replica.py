@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from casework.cli.failures import command
-from casework.cli.opening import Debug
+from casework.cli.opening import AsJson, Debug, counted, print_json
 from casework.errors import Misuse
 
 if TYPE_CHECKING:
@@ -104,8 +104,9 @@ def sync(file: File, token: Token = None, debug: Debug = False) -> None:
     casework replica sync tasks.replica
     """
     with _open(file, token) as replica:
-        report = replica.push()
-        pulled = replica.pull()
+        before = replica.file.cursor
+        report = replica.sync()
+        pulled = max(0, replica.file.cursor - before)
     print(f"{report.pushed} pushed, {report.parked} parked, {pulled} pulled")
 
 
@@ -174,6 +175,52 @@ def status(file: File, debug: Debug = False) -> None:
         print(f"{replica.stream} at {replica.file.cursor}, {sum(w.state == 'waiting' for w in own)} to push")
         for parked in replica.parked():
             print(f"  parked  {parked.op.id}  {parked.error}")
+        lost = sum(each.now_seq is None for each in replica.differences())
+        if replica.file.rewinds:
+            print(
+                f"  the relay's log became another one; {lost} operations have not come back: see `replica differences`"
+            )
+
+
+@app.command("differences")
+@command
+def differences(
+    file: File,
+    push: Annotated[
+        bool, typer.Option("--push", help="Let operations of others that have not come back wait to be pushed.")
+    ] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Forget what was set aside.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what was pulled and is not at its number any more, after the relay's store was restored from a backup.
+
+    This replica's own operations are pushed again by themselves; --push does it for those of others, under their ids.
+
+    \b
+    casework replica differences tasks.replica
+    casework replica differences tasks.replica --push
+    """
+    if push and forget:
+        raise Misuse("give --push or --forget, not both")
+    with _open(file) as replica:
+        if push:
+            print(f"{counted(replica.push_differences(), 'operation')} waiting to be pushed")
+            return
+        found = replica.differences()
+        if forget:
+            replica.file.forget_differences()
+            print(f"{counted(len(found), 'difference')} forgotten")
+            return
+    if as_json:
+        print_json(found)
+        return
+    for each in found:
+        now = "not there" if each.now_seq is None else f"now {each.now_seq}"
+        whose = "own" if each.is_own else "of others"
+        print(f"{each.op.seq}  {each.op.id}  {whose}  {now}  {each.op.data.decode(errors='replace')}")
+    if not found:
+        print("nothing differs")
 
 
 @app.command("unpark")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
@@ -18,10 +19,12 @@ from litestar.params import Body, Parameter
 from litestar.response import Stream
 
 import casework
+from casework.errors import LogChanged
 from casework.relay.bounds import BEGUN, bounded
-from casework.relay.problems import answer_error, stored_ops
+from casework.relay.problems import answer_error, problem_of, stored_ops
 from casework.relay.service import Relay
 from casework.relay.types import (
+    FoundSnapshot,
     HeadInfo,
     Problem,
     Pulled,
@@ -34,6 +37,7 @@ from casework.relay.types import (
     TruncateResult,
 )
 from casework.streams.log import Op
+from casework.streams.marks import MARK_MAX
 from casework.streams.read import OpPage
 
 KEEP_ALIVE_S = 15.0
@@ -44,6 +48,13 @@ READY_S = 2.0
 
 StreamPath = Annotated[str, Parameter(description="Id of a stream.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._:~+-]{0,199}$")]
 After = Annotated[int, Parameter(ge=0, le=2**63 - 2, description="Number of the last operation that you have.")]
+Mark = Annotated[
+    str,
+    Parameter(
+        pattern=r"^([oc][0-9a-f]{32})?$", max_length=MARK_MAX,
+        description="The mark that came with `after`: you are told when the log is not the one that you have read.",
+    ),
+]  # fmt: skip
 
 _ERRORS = {
     401: "No token, or none that is known.",
@@ -71,7 +82,7 @@ def _authorization(request: Request[Any, Any, Any]) -> str | None:
 
 
 def _pulled(page: OpPage) -> Pulled:
-    return Pulled([PulledOp(op.seq, op.id, op.data, op.at_us) for op in page.ops], page.next_after)
+    return Pulled([PulledOp(op.seq, op.id, op.data, op.at_us) for op in page.ops], page.next_after, page.mark)
 
 
 async def _authorized(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -110,7 +121,9 @@ class StreamsController(Controller):
 
     @get(
         "/{stream:str}/ops", summary="Pull", opt={"right": "read"},
-        responses=_responses(_410="What comes after the cursor was truncated."),
+        responses=_responses(
+            _409="The log is not the one of the mark.", _410="What comes after the cursor was truncated.",
+        ),
     )  # fmt: skip
     async def pull(
         self,
@@ -120,16 +133,20 @@ class StreamsController(Controller):
         after: After = 0,
         limit: Annotated[int, Parameter(ge=1, le=1000, description="At most so many.")] = 1000,
         wait_s: Annotated[float, Parameter(ge=0, le=20, description="Long poll: wait so long for operations.")] = 0.0,
+        mark: Mark = "",
     ) -> Pulled:
         """The operations after a number, in order and without a hole."""
         relay = _relay(state)
         limit, wait_s = min(limit, relay.settings.max_page_ops), min(wait_s, relay.settings.max_wait_s)
         header = _authorization(request)
-        return _pulled(await relay.pull(stream, after, limit, wait_s, lambda: relay.is_allowed(header, stream, "read")))
+        may_go_on = functools.partial(relay.is_allowed, header, stream, "read")
+        return _pulled(await relay.pull(stream, after, limit, wait_s, may_go_on, mark))
 
     @get(
         "/{stream:str}/events", summary="Follow", media_type="text/event-stream", opt={"right": "read"},
-        responses=_responses(_410="What comes after the cursor was truncated."),
+        responses=_responses(
+            _409="The log is not the one of the mark.", _410="What comes after the cursor was truncated.",
+        ),
     )  # fmt: skip
     async def events(
         self,
@@ -137,17 +154,21 @@ class StreamsController(Controller):
         state: State,
         stream: StreamPath,
         after: After = 0,
+        mark: Mark = "",
     ) -> Stream:
-        """Server-sent events, one for each operation; its id is its number, its data an operation as JSON.
+        """Server-sent events, one for each operation; its id is its number and mark, its data an operation as JSON.
 
-        A header ``Last-Event-ID``, which clients send by themselves when they come back, outranks ``after``.
+        A header ``Last-Event-ID``, which clients send by themselves when they come back, outranks both parameters.
+        An event ``problem`` ends the stream when the log becomes another one; its data is a problem.
         """
         relay = _relay(state)
         last_event_id = request.headers.get("last-event-id", "")
-        position = int(last_event_id) if re.fullmatch("[0-9]{1,18}", last_event_id) else after
-        await relay.must_exist(stream, position)
+        came_back = re.fullmatch("([0-9]{1,18})(?: ([oc][0-9a-f]{32}))?", last_event_id)
+        position, mark = (int(came_back[1]), came_back[2] or "") if came_back else (after, mark)
+        await relay.must_exist(stream, position, mark)
         settings = relay.settings
-        first = await relay.store.page(stream, position, settings.max_page_ops, max_bytes=settings.max_event_bytes)
+        most = settings.max_event_bytes
+        first = await relay.store.page(stream, position, settings.max_page_ops, max_bytes=most, mark=mark)
         header = _authorization(request)
         events = _events(relay, stream, first, lambda: relay.is_allowed(header, stream, "read"))
         return Stream(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
@@ -188,13 +209,13 @@ class StreamsController(Controller):
         return TruncateResult(done.floor_seq, done.removed_ops, done.kept_ops)
 
     @get("/{stream:str}/snapshot", summary="Snapshot", opt={"right": "read"}, responses=_responses())
-    async def snapshot(self, request: Request[Any, Any, Any], state: State, stream: StreamPath) -> SnapshotBody:
+    async def snapshot(self, request: Request[Any, Any, Any], state: State, stream: StreamPath) -> FoundSnapshot:
         """The newest snapshot."""
         relay = _relay(state)
         found = await relay.store.load_snapshot(stream)
         if found is None:
             raise relay.not_found(stream)
-        return SnapshotBody(found.seq, found.data)
+        return FoundSnapshot(found.seq, found.data, await relay.store.mark(stream, found.seq))
 
     @put(
         "/{stream:str}/snapshot", status_code=204, summary="Store a snapshot", opt={"right": "admin"},
@@ -220,9 +241,9 @@ async def _events(
     settings = relay.settings
     begun_us = told_us = relay.store.backend.now().middle_us
     while True:
-        for op in page.ops:
+        for op, op_mark in zip(page.ops, page.marks(), strict=True):
             data = msgspec.json.encode(PulledOp(op.seq, op.id, op.data, op.at_us))
-            yield b"id: %d\nevent: op\ndata: %b\n\n" % (op.seq, data)
+            yield b"id: %d %b\nevent: op\ndata: %b\n\n" % (op.seq, op_mark.encode(), data)
         relay.counts.ops_pulled += len(page.ops)
         now_us = relay.store.backend.now().middle_us
         if page.ops or now_us - told_us >= KEEP_ALIVE_S * 1e6:
@@ -234,9 +255,12 @@ async def _events(
             wait_s = min(wait_s, settings.max_stream_s - (now_us - begun_us) / 1e6)
         if relay.stopping.is_set or wait_s <= 0 or not await is_allowed():
             return
-        page = await relay.wait(
-            stream, page.next_after, settings.max_page_ops, wait_s, max_bytes=settings.max_event_bytes
-        )
+        most, after, mark = settings.max_event_bytes, page.next_after, page.mark
+        try:
+            page = await relay.wait(stream, after, settings.max_page_ops, wait_s, max_bytes=most, mark=mark)
+        except LogChanged as changed:
+            yield b"event: problem\ndata: %b\n\n" % msgspec.json.encode(problem_of(changed))
+            return
 
 
 @get("/health", tags=["operations"], summary="Health", security=[])

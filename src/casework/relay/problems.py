@@ -15,6 +15,7 @@ from casework.errors import (
     CaseworkError,
     CursorAhead,
     CursorTooOld,
+    LogChanged,
     Misuse,
     OpIdReused,
     OutcomeUnknown,
@@ -29,6 +30,9 @@ log = logging.getLogger("casework.relay")
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 2
 
+LOG_CHANGED = "urn:casework:log-changed"
+"""Type of the problem that a reader's position is of another log."""
+
 TITLES = {
     400: "bad request", 401: "a token is needed", 404: "not found", 405: "method not allowed", 409: "id is taken",
     410: "truncated", 413: "too large", 422: "bad input", 500: "failed", 503: "not all is stored",
@@ -39,6 +43,9 @@ def problem_of(error: Exception) -> Problem:
     """The problem that an error is told as."""
     if isinstance(error, OpIdReused):
         return _problem(409, str(error), id=error.id, seq=error.seq, stored=stored_ops(error.stored))
+    if isinstance(error, LogChanged):
+        changed = _problem(409, str(error), type=LOG_CHANGED, last_seq=error.last_seq)
+        return msgspec.structs.replace(changed, title="the log is another one")
     if isinstance(error, AppendStopped):
         return _problem(503, str(error), stored=stored_ops(error.stored), unknown=list(error.unknown))
     if isinstance(error, Throttled | OutcomeUnknown):

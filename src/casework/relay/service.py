@@ -12,7 +12,7 @@ import msgspec
 
 from casework.app.streams_aio import AsyncStreamStore
 from casework.backends.drive_async import run_async
-from casework.errors import CaseworkError, CursorAhead, ItemTooLarge
+from casework.errors import CaseworkError, CursorAhead, ItemTooLarge, LogChanged
 from casework.kernel.effects import Flag
 from casework.relay.sealing import seal, sealing_key, unseal
 from casework.relay.settings import RelaySettings
@@ -139,28 +139,29 @@ class Relay:
         return answers
 
     async def pull(
-        self, stream: str, after: int, limit: int, wait_s: float, is_allowed: Callable[[], Awaitable[bool]]
+        self, stream: str, after: int, limit: int, wait_s: float, is_allowed: Callable[[], Awaitable[bool]], mark: str
     ) -> OpPage:
         """A page, waited for up to ``wait_s`` while the token is good. Raises NotFound, and what ``page`` raises."""
         self.counts.pulls += 1
-        page = await self.store.page(stream, after, limit, max_bytes=self.settings.max_page_bytes)
+        most = self.settings.max_page_bytes
+        page = await self.store.page(stream, after, limit, max_bytes=most, mark=mark)
         if not page.ops and page.next_after == after:
             if after == 0 and (await self.store.head(stream)).last_seq == 0:
                 raise self.not_found(stream)
             look_s = max(0.1, self.settings.token_cache_s)
             while wait_s > 0 and not page.ops and not self.stopping.is_set and await is_allowed():
-                page = await self.wait(
-                    stream, after, limit, min(wait_s, look_s), max_bytes=self.settings.max_page_bytes
-                )
+                page = await self.wait(stream, after, limit, min(wait_s, look_s), max_bytes=most, mark=mark)
                 wait_s -= look_s
         self.counts.ops_pulled += len(page.ops)
         return page
 
-    async def wait(self, stream: str, after: int, limit: int, wait_s: float, *, max_bytes: int) -> OpPage:
+    async def wait(self, stream: str, after: int, limit: int, wait_s: float, *, max_bytes: int, mark: str) -> OpPage:
         """A page, or an empty one after ``wait_s``, or when the relay stops."""
         self.counts.waiting += 1
         try:
-            return await self.store.wait(stream, after, limit, wait_s=wait_s, stop=self.stopping, max_bytes=max_bytes)
+            return await self.store.wait(
+                stream, after, limit, wait_s=wait_s, stop=self.stopping, max_bytes=max_bytes, mark=mark
+            )
         finally:
             self.counts.waiting -= 1
 
@@ -176,9 +177,11 @@ class Relay:
         if look.exception() is not None:
             raise NotReady("the store failed")
 
-    async def must_exist(self, stream: str, after: int) -> None:
-        """Raises NotFound for a stream without operations, CursorAhead for a cursor above its end."""
+    async def must_exist(self, stream: str, after: int, mark: str = "") -> None:
+        """Raises NotFound for a stream without operations; CursorAhead, LogChanged for a cursor above its end."""
         head = await self.store.head(stream)
+        if mark and after > head.last_seq:
+            raise LogChanged(stream, after, head.last_seq)
         if head.last_seq == 0:
             raise self.not_found(stream)
         if after > head.last_seq:

@@ -53,6 +53,8 @@ class Pulled(msgspec.Struct):
 
     ops: list[PulledOp]
     next_after: Seq
+    mark: str = ""
+    """Of ``next_after``: hand it in with the next request, to be told when the log is another one. Empty: none."""
 
 
 class HeadInfo(msgspec.Struct):
@@ -92,12 +94,25 @@ class SnapshotBody(msgspec.Struct, forbid_unknown_fields=True):
     data: Annotated[bytes, Meta(description="In base64.")]
 
 
+class FoundSnapshot(msgspec.Struct):
+    """What a reader needs instead of the operations up to ``seq``."""
+
+    seq: Seq
+    data: Annotated[bytes, Meta(description="In base64.")]
+    mark: str = ""
+    """Of ``seq``, to go on from it; empty: none is known."""
+
+
 class Problem(msgspec.Struct, omit_defaults=True):
     """An error (RFC 9457), with what the caller can do in ``detail``."""
 
     title: str
     status: int
     detail: str = ""
+    type: str | None = None
+    """409: ``urn:casework:log-changed`` when the log is not the one that was read."""
+    last_seq: int | None = None
+    """409: where the log ends that there is now."""
     place: str | None = None
     """422: where in the request."""
     id: str | None = None

@@ -3,6 +3,8 @@
 ``Replica`` is the client; ``file`` its file, ``transport`` how it speaks to a relay. The standard library is enough.
 """
 
-from casework.replica.replica import PushReport, RelayRefused, Replica
+from casework.replica.answers import RelayRefused
+from casework.replica.file import Difference
+from casework.replica.replica import PushReport, Replica
 
-__all__ = ["PushReport", "RelayRefused", "Replica"]
+__all__ = ["Difference", "PushReport", "RelayRefused", "Replica"]

@@ -33,6 +33,28 @@ CREATE INDEX outbox_state ON outbox (state, place);
 CREATE TABLE folds (name TEXT PRIMARY KEY, watermark INTEGER NOT NULL, state BLOB NOT NULL) STRICT, WITHOUT ROWID;
 """
 
+_LATER = """
+CREATE TABLE IF NOT EXISTS marks (seq INTEGER PRIMARY KEY, mark TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS own (seq INTEGER PRIMARY KEY) STRICT;
+CREATE TABLE IF NOT EXISTS differences (
+    place INTEGER PRIMARY KEY AUTOINCREMENT, seq INTEGER NOT NULL, id TEXT NOT NULL, data BLOB NOT NULL,
+    at_us INTEGER NOT NULL, own INTEGER NOT NULL, now_seq INTEGER
+) STRICT;
+CREATE INDEX IF NOT EXISTS differences_id ON differences (id)
+"""
+"""``marks``: of the ends of pages; ``own``: numbers of this replica's own operations in the log."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """An operation that was pulled, and that the relay's log did not have at its number any more."""
+
+    op: Op
+    """With the number that it had."""
+    is_own: bool
+    """This replica's own: it is pushed again by itself."""
+    now_seq: int | None
+    """The number under which it came back, with the same content; None: it has not."""
+
 
 class Waiting(msgspec.Struct, frozen=True):
     """An operation of this replica's own that has not come back from the relay yet."""
@@ -85,6 +107,8 @@ class ReplicaFile:
                 raise Misuse(f"{self.path} is another program's database; give the replica a file of its own")
             elif version > FORMAT:
                 raise NewerFormat(f"{self.path} has format {version}, this casework reads up to {FORMAT}; upgrade it")
+            for statement in _LATER.split(";"):
+                self._db.execute(statement)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -161,8 +185,8 @@ class ReplicaFile:
                     self._db.execute("DELETE FROM outbox WHERE id = ?", (id,))  # the snapshot has it
                 elif seq <= cursor:
                     pulled = self._db.execute("SELECT id, data FROM log WHERE seq = ?", (seq,)).fetchone()
-                    if pulled is not None:
-                        self._settle(id, pulled[1] if pulled[0] == id else None, seq)
+                    if pulled is not None and pulled[0] == id:  # else the log is another one: the next pull is told
+                        self._settle(id, pulled[1], seq)
 
     def park(self, id: str, error: str) -> None:
         """Put an operation aside that the relay will not take."""
@@ -197,18 +221,34 @@ class ReplicaFile:
 
     # --- what was pulled --------------------------------------------------------------------------------------------
 
-    def store_page(self, after: int, ops: Sequence[Op], next_after: int) -> bool:
-        """Store a page that was pulled behind ``after``; False when another process has gone on meanwhile."""
+    def store_page(self, after: int, ops: Sequence[Op], next_after: int, mark: str, rewinds: int) -> bool:
+        """Store a page that was pulled behind ``after``; False when another process has gone on meanwhile.
+
+        What was pushed and answered with a number of the page, and does not stand there, waits to be pushed again.
+        """
         with self.transaction():
-            if self.cursor != after:
+            if (self.cursor, self.rewinds) != (after, rewinds):
                 return False
             self._db.executemany(
                 "INSERT INTO log VALUES (?, ?, ?, ?)", [(op.seq, op.id, op.data, op.at_us) for op in ops]
             )
             self.set_setting("cursor", next_after)
+            self._set_mark(next_after, mark)
             for op in ops:
                 self._settle(op.id, op.data, op.seq)
+                found = "UPDATE differences SET now_seq = ? WHERE id = ? AND data = ?"
+                self._db.execute(found, (op.seq, op.id, op.data))
+            self._db.execute(
+                "UPDATE outbox SET state = 'waiting', seq = NULL WHERE state = 'pushed' AND seq > ? AND seq <= ?",
+                (after, next_after),
+            )
         return True
+
+    def wait_again(self, ids: Sequence[str]) -> None:
+        """Let pushed operations wait again that the relay's log did not have at its end; a repeat is harmless."""
+        with self.transaction():
+            again = "UPDATE outbox SET state = 'waiting', seq = NULL WHERE state = 'pushed' AND seq > ? AND id = ?"
+            self._db.executemany(again, [(self.cursor, id) for id in ids])
 
     def _settle(self, id: str, data: bytes | None, seq: int) -> None:
         """An operation was pulled. One of this replica's own with its id and content has come back; another is parked:
@@ -219,6 +259,7 @@ class ReplicaFile:
             return
         if own[0] == data:
             self._db.execute("DELETE FROM outbox WHERE id = ?", (id,))
+            self._db.execute("INSERT OR IGNORE INTO own VALUES (?)", (seq,))
             return
         error = f"the stream has another operation under this id, number {seq}; let this one go on under a new id"
         self._db.execute("UPDATE outbox SET state = 'parked', error = ? WHERE id = ?", (error, id))
@@ -231,7 +272,77 @@ class ReplicaFile:
             ).fetchall()
         return [Op(*row) for row in rows]
 
-    def begin_at(self, seq: int, snapshot: bytes) -> None:
+    # --- another log ------------------------------------------------------------------------------------------------
+
+    @property
+    def rewinds(self) -> int:
+        """How often the log became another one."""
+        return int(self.setting("rewinds") or 0)
+
+    def mark(self, seq: int) -> str:
+        """The mark of a position; empty when none was kept."""
+        with self._lock:
+            row = self._db.execute("SELECT mark FROM marks WHERE seq = ?", (seq,)).fetchone()
+        return "" if row is None else str(row[0])
+
+    def marks(self) -> list[tuple[int, str]]:
+        """Every position with its mark, in order."""
+        with self._lock:
+            return self._db.execute("SELECT seq, mark FROM marks ORDER BY seq").fetchall()
+
+    def _set_mark(self, seq: int, mark: str) -> None:
+        if mark:
+            self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (seq, mark))
+
+    def rewind(self, cursor: int, common: int, mark: str) -> bool:
+        """Go back to ``common``, the last position that the relay's log shares; False when another process went on.
+
+        What was pulled behind it is set aside; this replica's own among it, and what was pushed and has not come back,
+        waits to be pushed again, before what waits already. Folds above it begin anew.
+        """
+        with self.transaction():
+            if self.cursor != cursor:
+                return False
+            self._db.execute(
+                "INSERT INTO differences (seq, id, data, at_us, own) SELECT seq, id, data, at_us, "
+                "EXISTS (SELECT 1 FROM own WHERE own.seq = log.seq) FROM log WHERE seq > ? ORDER BY seq",
+                (common,),
+            )
+            again = (
+                "UPDATE outbox SET state = 'waiting', seq = NULL WHERE state = 'pushed' AND (seq > ? OR seq IS NULL)"
+            )
+            self._db.execute(again, (common,))
+            lost = self._db.execute(
+                "SELECT id, data FROM log WHERE seq > ? AND seq IN (SELECT seq FROM own) ORDER BY seq", (common,)
+            ).fetchall()
+            (first,) = self._db.execute("SELECT coalesce(min(place), 0) FROM outbox").fetchone()
+            for place, (id, data) in enumerate(lost, first - len(lost)):
+                self._db.execute("INSERT OR IGNORE INTO outbox (place, id, data) VALUES (?, ?, ?)", (place, id, data))
+            for table, column in (("log", "seq"), ("own", "seq"), ("marks", "seq"), ("folds", "watermark")):
+                self._db.execute(f"DELETE FROM {table} WHERE {column} > ?", (common,))
+            if common < self.base()[0]:
+                self._db.execute("DELETE FROM meta WHERE name IN ('base', 'snapshot')")
+            self.set_setting("cursor", common)
+            self.set_setting("rewinds", self.rewinds + 1)
+            self._set_mark(common, mark)
+        return True
+
+    def differences(self) -> list[Difference]:
+        """What was pulled once and stood elsewhere, or nowhere, in the log that came after."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT id, data, seq, at_us, own, now_seq FROM differences ORDER BY place"
+            ).fetchall()
+        return [Difference(Op(*row[:4]), bool(row[4]), row[5]) for row in rows]
+
+    def forget_differences(self) -> None:
+        """Forget what was set aside."""
+        with self.transaction():
+            self._db.execute("DELETE FROM differences")
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def begin_at(self, seq: int, snapshot: bytes, mark: str = "") -> None:
         """Let a snapshot stand for everything up to ``seq``, pulled or not; one that is no newer changes nothing.
 
         What this replica has pushed and the snapshot contains has come back.
@@ -240,6 +351,9 @@ class ReplicaFile:
             if seq > self.base()[0]:
                 self._db.execute("DELETE FROM log WHERE seq <= ?", (seq,))
                 self._db.execute("DELETE FROM outbox WHERE state = 'pushed' AND seq <= ?", (seq,))
+                self._db.execute("DELETE FROM own WHERE seq <= ?", (seq,))
+                self._db.execute("DELETE FROM marks WHERE seq < ?", (seq,))
+                self._set_mark(seq, mark)
                 self.set_setting("cursor", max(seq, self.cursor))
                 self.set_setting("base", seq)
                 self._db.execute("INSERT OR REPLACE INTO meta VALUES ('snapshot', ?)", (snapshot,))
@@ -265,9 +379,11 @@ class ReplicaFile:
             row = self._db.execute("SELECT watermark, state FROM folds WHERE name = ?", (name,)).fetchone()
         return None if row is None else (row[0], row[1])
 
-    def store_fold(self, name: str, watermark: int, state: bytes) -> None:
-        """Store a fold, unless one that is further is there."""
+    def store_fold(self, name: str, watermark: int, state: bytes, rewinds: int) -> None:
+        """Store a fold, unless one that is further is there, or the log became another one meanwhile."""
         with self.transaction():
+            if self.rewinds != rewinds:
+                return
             known = self._db.execute("SELECT watermark FROM folds WHERE name = ?", (name,)).fetchone()
             if known is None or known[0] < watermark:
                 self._db.execute("INSERT OR REPLACE INTO folds VALUES (?, ?, ?)", (name, watermark, state))

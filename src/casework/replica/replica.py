@@ -8,7 +8,6 @@ noted as pushed on any answer but success.
 from __future__ import annotations
 
 import base64
-import itertools
 import logging
 import os
 import time
@@ -19,8 +18,17 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from casework.arguments import check_function, check_instance, check_text
-from casework.errors import CaseworkError, CursorTooOld, Misuse, StreamDamaged, Unavailable
-from casework.replica.file import ReplicaFile, Waiting
+from casework.errors import CursorTooOld, LogChanged, Misuse, Unavailable
+from casework.replica.answers import (
+    PAGE_OPS,
+    RelayBusy,
+    is_of_another_log,
+    last_in_common,
+    numbers_of,
+    page_of,
+    refusal,
+)
+from casework.replica.file import Difference, ReplicaFile, Waiting
 from casework.replica.transport import Answer, HttpTransport, Transport
 from casework.streams.log import Op, check_op, check_stream
 
@@ -30,7 +38,8 @@ PUSH_OPS = 500
 PUSH_BYTES = 2_000_000
 """A push has at most so many operations and bytes of data; less after the relay has found one too large."""
 
-PULL_OPS = 1000
+CHANGES_MAX = 3
+"""The log may become another one so often during a pull."""
 
 TAIL_PAUSE_S, EMPTY_PAUSE_S = 30.0, 2.0
 """The longest pause before a relay is asked again, and the one where there is no stream yet."""
@@ -38,28 +47,6 @@ TAIL_PAUSE_S, EMPTY_PAUSE_S = 30.0, 2.0
 log = logging.getLogger("casework.replica")
 
 TOKEN_VARIABLE = "CASEWORK_RELAY_TOKEN"
-
-
-class RelayRefused(CaseworkError):
-    """The relay refused a request, and repeating it will not help: the token, its rights, the stream."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        self.status, self.detail = status, detail
-        super().__init__(f"the relay answered {status}: {detail}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.status, self.detail)
-
-
-class RelayBusy(Unavailable):
-    """The relay could not store it all now; ``retry_after_s`` says when to try again."""
-
-    def __init__(self, detail: str, retry_after_s: float) -> None:
-        self.detail, self.retry_after_s = detail, retry_after_s
-        super().__init__(detail)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.detail, self.retry_after_s)
 
 
 class PushReport(msgspec.Struct):
@@ -174,7 +161,7 @@ class Replica:
             body = {"ops": [{"id": op.id, "data": op.data} for op in ops]}
             answer = self._ask("POST", "ops", body=body)
             if answer.status == 200:
-                numbers = _numbers(answer, ops)
+                numbers = numbers_of(answer, ops)
                 self.file.mark_pushed(numbers)
                 report.pushed += len(numbers)
                 self._push_ops = min(PUSH_OPS, self._push_ops * 2)
@@ -187,7 +174,7 @@ class Replica:
                 self.file.park(str(answer.body["id"]), f"{answer.body.get('detail', 'its id is taken')}")
                 report.parked += 1
             else:
-                raise _error(answer)
+                raise refusal(answer)
         report.left = len(self.file.own("waiting"))
         return report
 
@@ -199,34 +186,79 @@ class Replica:
         Raises CursorTooOld when what comes next was truncated: see :meth:`begin_at_snapshot`. Others as ``push``.
         """
         count = 0
+        changes = 0
         while True:
-            after = self.file.cursor
-            query: dict[str, Any] = {"after": after, "limit": PULL_OPS}
-            if wait_s and not count:
-                query["wait_s"] = wait_s
-            answer = self._ask("GET", "ops", query=query)
+            after, rewinds = self.file.cursor, self.file.rewinds
+            pushed = [waiting.op.id for waiting in self.file.own("pushed")]
+            answer = self._ask("GET", "ops", query=self._behind(after, wait_s if not count else 0.0))
             if answer.status == 404 and after == 0:
                 return count  # it has no operations yet, or this token may not read it
             if answer.status == 410:
                 floor, snapshot = int(answer.body["floor_seq"]), int(answer.body["snapshot_seq"])
                 raise CursorTooOld(self.stream, after, floor, snapshot)
+            if is_of_another_log(answer) and changes < CHANGES_MAX:
+                changes += 1
+                self._go_back(after)
+                continue
             if answer.status != 200:
-                raise _error(answer)
-            ops, next_after = _page(answer, after)
+                raise refusal(answer)
+            ops, next_after, mark = page_of(answer, after)
             if next_after == after:
+                self.file.wait_again(pushed)  # the log ends before them
                 return count
-            if self.file.store_page(after, ops, next_after):
+            if self.file.store_page(after, ops, next_after, mark, rewinds):
                 count += len(ops)
 
+    def _behind(self, after: int, wait_s: float) -> dict[str, Any]:
+        query: dict[str, Any] = {"after": after, "limit": PAGE_OPS}
+        if mark := self.file.mark(after):
+            query["mark"] = mark
+        if wait_s:
+            query["wait_s"] = wait_s
+        return query
+
+    def _go_back(self, cursor: int) -> None:
+        """The relay's log is another one than was pulled: go back to where they part."""
+        common, mark = last_in_common(self.file, lambda **query: self._ask("GET", "ops", query=query))
+        if self.file.rewind(cursor, common, mark):
+            log.warning(
+                "%s: the relay's log is another one behind %d: was its store restored? What differs is set aside: "
+                "`casework replica differences %s`; own operations are pushed again",
+                self.stream, common, self.file.path,
+            )  # fmt: skip
+
     def sync(self) -> PushReport:
-        """Push, then pull."""
+        """Push, then pull; and push again what the relay turns out to have lost."""
         report = self.push()
-        self.pull()
+        for _ in range(CHANGES_MAX):
+            self.pull()
+            if not self.file.to_push(1, 1):
+                break
+            again = self.push()
+            report = PushReport(report.pushed + again.pushed, report.parked + again.parked, again.left)
         return report
+
+    def differences(self) -> list[Difference]:
+        """What was pulled once, and the relay's log did not have at its number any more: its store was restored, or
+        the stream was made again.
+
+        This replica's own are pushed again by themselves; each of the others comes back when its own writer pushes it
+        again. :meth:`push_differences` does it in their place.
+        """
+        return self.file.differences()
+
+    def push_differences(self) -> int:
+        """Let wait to be pushed, under their ids, the operations of others that have not come back; how many.
+
+        It is harmless when their writers do the same: an id is stored once.
+        """
+        lost = [each.op for each in self.file.differences() if each.now_seq is None and not each.is_own]
+        self.file.add(lost)
+        return len(lost)
 
     def read(self, after: int = 0) -> Iterator[Op]:
         """The stream as far as it was pulled, behind number ``after``, in order."""
-        while page := self.file.read(after, PULL_OPS):
+        while page := self.file.read(after, PAGE_OPS):
             yield from page
             after = page[-1].seq
 
@@ -234,9 +266,12 @@ class Replica:
         """The stream behind ``after`` (None: behind what was pulled), and then what comes, for ever.
 
         A relay that does not answer is asked again, with pauses of up to half a minute; a stream without operations is
-        waited for. Raises what asking again does not mend: RelayRefused, CursorTooOld (see :meth:`rebase`).
+        waited for. Raises what asking again does not mend: RelayRefused, CursorTooOld (see :meth:`rebase`), LogChanged:
+        some of what it gave is in the relay's log no more (see :meth:`differences`), and the file has gone on in the
+        new one.
         """
         position = self.file.cursor if after is None else after
+        rewinds = self.file.rewinds
         failures = 0
         while True:
             for op in self.read(position):
@@ -251,6 +286,8 @@ class Replica:
                 self._sleep(max(retry_after_s, min(TAIL_PAUSE_S, 0.1 * 2.0 ** min(failures, 10))))
                 continue
             failures = 0
+            if self.file.rewinds != rewinds:
+                raise LogChanged(self.stream, position, self.file.cursor)
             if not came and self.file.cursor == 0:
                 self._sleep(EMPTY_PAUSE_S)  # there is no stream yet, so the relay cannot be waited at
 
@@ -262,9 +299,9 @@ class Replica:
         """
         answer = self._ask("GET", "snapshot")
         if answer.status != 200:
-            raise _error(answer)
+            raise refusal(answer)
         seq, data = int(answer.body["seq"]), base64.b64decode(answer.body["data"])
-        self.file.begin_at(seq, data)
+        self.file.begin_at(seq, data, str(answer.body.get("mark", "")))
         return seq, data
 
     def rebase(self, *, skip_lost: bool = False) -> int:
@@ -313,6 +350,7 @@ class Replica:
             decode: and back; of the relay's snapshot, too, where the replica went on from one.
             keep: store the state in the file.
         """
+        rewinds = self.file.rewinds
         known = self.file.fold(name)
         watermark, state = (0, initial) if known is None else (known[0], decode(known[1]))
         upto = self.file.cursor
@@ -324,7 +362,7 @@ class Replica:
                 break
             state = function(state, op)
         if keep and upto > watermark:
-            self.file.store_fold(name, upto, encode(state))
+            self.file.store_fold(name, upto, encode(state), rewinds)
         return state
 
     def view(self, name: str, function: Callable[[T, Op], T], initial: T, **options: Any) -> T:
@@ -365,36 +403,3 @@ class Replica:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _numbers(answer: Answer, ops: Sequence[Op]) -> list[tuple[str, int]]:
-    """The numbers in a successful answer, which must be about these very operations."""
-    results = answer.body.get("results", [])
-    found = [(str(one["id"]), int(one["seq"])) for one in results]
-    if [id for id, _ in found] != [op.id for op in ops]:
-        raise Unavailable("the relay's answer is not about the operations that were pushed; push again")
-    return found
-
-
-def _page(answer: Answer, after: int) -> tuple[list[Op], int]:
-    """The operations of a page; StreamDamaged when they do not go up from behind the cursor."""
-    ops = [
-        Op(str(one["id"]), base64.b64decode(one["data"]), int(one["seq"]), int(one["at_us"]))
-        for one in answer.body.get("ops", [])
-    ]
-    if "next_after" not in answer.body:
-        raise Unavailable("the relay's answer is no page of a stream; is it another server?")
-    next_after = int(answer.body["next_after"])
-    numbers = [after, *(op.seq for op in ops)]
-    if any(low >= high for low, high in itertools.pairwise(numbers)) or next_after < numbers[-1]:
-        raise StreamDamaged(f"the relay answered with the numbers {numbers[1:6]}... behind {after}, up to {next_after}")
-    return ops, next_after
-
-
-def _error(answer: Answer) -> CaseworkError:
-    detail = str(answer.body.get("detail") or answer.body.get("title") or "no word of why")
-    if answer.status in (502, 503, 504, 429):
-        return RelayBusy(f"the relay answered {answer.status}: {detail}", answer.retry_after_s)
-    if answer.status >= 500:
-        return Unavailable(f"the relay answered {answer.status}: {detail}")
-    return RelayRefused(answer.status, detail)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from casework.arguments import check_choice, check_count, check_instance, check_seconds
-from casework.errors import CaseworkError, ConditionFailed, CursorTooOld, Misuse, StoreError
+from casework.errors import CaseworkError, ConditionFailed, CursorTooOld, LogChanged, Misuse, StoreError
 from casework.kernel.conditions import Condition
 from casework.kernel.containment import in_words
 from casework.kernel.effects import Call, Flag, Handle
@@ -283,16 +283,21 @@ def follow(consumer: Consumer, cursor: Cursor, leave: Flag) -> Program[None]:
                 cursor = yield from _replay(consumer, cursor, leave)
             try:
                 page = yield from wait_page(
-                    consumer.log, cursor.stream, cursor.after, size, wait_s=lease_s / 3, stop=leave
+                    consumer.log, cursor.stream, cursor.after, size, wait_s=lease_s / 3, stop=leave, mark=cursor.mark
                 )
             except CursorTooOld as error:
                 cursor = yield from _below_floor(consumer, cursor, error)
                 page = OpPage([], cursor.after)
+            except LogChanged as error:
+                log_.error("group %r: %s", consumer.group, error)
+                mark = cursor.mark
+                yield from cursors.note_failure(cursor, cursor.after, str(error), lease_s, mark=mark, stop=True)
+                return
             if page.ops:
                 cursor, refused = yield from _handle_page(consumer, cursor, page, leave)
                 alone_until = max(alone_until, refused)
             elif page.next_after > cursor.after:
-                cursor = yield from cursors.advance(cursor, page.next_after, (), lease_s)
+                cursor = yield from cursors.advance(cursor, page.next_after, (), lease_s, page.mark)
             elif not cursor.is_stopped:
                 cursor = yield from cursors.renew(msgspec.structs.replace(cursor, trouble="", trouble_n=0), lease_s)
             trouble = 0
@@ -388,7 +393,7 @@ def _handle_page(consumer: Consumer, cursor: Cursor, page: OpPage, leave: Flag) 
         too_many = len(writes.writes) + len(own.writes) >= MAX_TRANSACTION_WRITES
         if done > cursor.after and (too_many or keys & own_keys):
             try:
-                cursor = yield from cursors.advance(cursor, done, writes.writes, lease_s)
+                cursor = yield from cursors.advance(cursor, done, writes.writes, lease_s, page.mark_at(done))
             except (ConditionFailed, Misuse):
                 return cursor, page.ops[-1].seq
             writes = HandlerWrites()
@@ -401,29 +406,32 @@ def _handle_page(consumer: Consumer, cursor: Cursor, page: OpPage, leave: Flag) 
     try:
         if done > cursor.after:
             past = page.next_after if done == page.ops[-1].seq else done
-            cursor = yield from cursors.advance(cursor, past, writes.writes, lease_s)
+            cursor = yield from cursors.advance(cursor, past, writes.writes, lease_s, page.mark_at(past))
     except (ConditionFailed, Misuse) as error:
         if len(page.ops) > 1:
             return cursor, page.ops[-1].seq
         failed, op = error, page.ops[0]
     if failed is not None:
-        cursor = yield from _failed(consumer, cursor, op, failed, leave)
+        cursor = yield from _failed(consumer, cursor, page, op, failed, leave)
     return cursor, 0
 
 
-def _failed(consumer: Consumer, cursor: Cursor, op: Op, failed: Exception, leave: Flag) -> Program[Cursor]:
+def _failed(
+    consumer: Consumer, cursor: Cursor, page: OpPage, op: Op, failed: Exception, leave: Flag
+) -> Program[Cursor]:
     """Count a failed attempt, pause; after the last one park the operation, or stop."""
     options = consumer.options
     consumer.failed_n += 1
     error = in_words(failed)
     attempts = cursor.attempts + 1
+    before, lease_s = page.mark_at(op.seq - 1), options.lease_s
     log_.warning("group %r, stream %r, %d: attempt %d: %s", consumer.group, cursor.stream, op.seq, attempts, error)
     if attempts < options.attempts_max:
-        cursor = yield from cursors.note_failure(cursor, op.seq - 1, error, options.lease_s)
+        cursor = yield from cursors.note_failure(cursor, op.seq - 1, error, lease_s, mark=before)
         dice = yield from token()
         yield from race(leave, timeout_s=min(options.retry.pause_s(attempts, dice), options.lease_s / 3))
         return cursor
     if options.on_poison == "stop":
-        return (yield from cursors.note_failure(cursor, op.seq - 1, error, options.lease_s, stop=True))
+        return (yield from cursors.note_failure(cursor, op.seq - 1, error, lease_s, mark=before, stop=True))
     consumer.parked_n += 1
-    return (yield from cursors.park(cursor, op, error, options.lease_s))
+    return (yield from cursors.park(cursor, op, error, lease_s, page.mark_at(op.seq)))

@@ -34,6 +34,8 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     after: int = 0
     """The last operation that was dealt with."""
+    mark: str = ""
+    """Of that position: the group stops rather than go on in another log."""
     token: str = ""
     """Of the consumer that holds it."""
     lease_end_us: int = 0
@@ -105,7 +107,7 @@ def cursor_of(group: str, stream: str, item: Mapping[str, Any] | None) -> Cursor
         group=group, stream=stream, after=after, token=item.get("token", ""),
         lease_end_us=item.get("lease_end_us", 0), attempts=item.get("attempts", 0), error=item.get("error", ""),
         is_stopped="stopped" in item, trouble=item.get("trouble", ""), trouble_n=item.get("trouble_n", 0),
-        replay=item.get("replay", ""),
+        replay=item.get("replay", ""), mark=item.get("mark", ""),
     )  # fmt: skip
 
 
@@ -188,20 +190,22 @@ def extend(group: str, stream: str, own: str, lease_s: float) -> Program[None]:
             raise
 
 
-def advance(cursor: Cursor, after: int, writes: Sequence[AnyWrite], lease_s: float) -> Program[Cursor]:
-    """Move the cursor to ``after`` together with ``writes``: all of it, once, or nothing.
+def advance(cursor: Cursor, after: int, writes: Sequence[AnyWrite], lease_s: float, mark: str = "") -> Program[Cursor]:
+    """Move the cursor to ``after``, which has that mark, together with ``writes``: all of it, once, or nothing.
 
     Raises Lost when the cursor is another consumer's; ConditionFailed when one of ``writes`` was refused.
     """
     moment = yield from now()
     moved = msgspec.structs.replace(
-        cursor, after=after, attempts=0, error="", trouble="", trouble_n=0,
+        cursor, after=after, mark=mark, attempts=0, error="", trouble="", trouble_n=0,
         lease_end_us=moment.latest_us + round(lease_s * 1e6),
     )  # fmt: skip
     return (yield from _change(cursor, moved, writes))
 
 
-def note_failure(cursor: Cursor, after: int, error: str, lease_s: float, *, stop: bool = False) -> Program[Cursor]:
+def note_failure(
+    cursor: Cursor, after: int, error: str, lease_s: float, *, mark: str = "", stop: bool = False
+) -> Program[Cursor]:
     """Count a failed attempt at the operation behind ``after``, and hold the cursor on for the next one. Raises Lost.
 
     The cursor moves to ``after`` where numbers that hold nothing are in between: what is skipped is the number behind
@@ -209,7 +213,7 @@ def note_failure(cursor: Cursor, after: int, error: str, lease_s: float, *, stop
     """
     moment = yield from now()
     failed = msgspec.structs.replace(
-        cursor, after=after, attempts=cursor.attempts + 1, error=error[:1000], is_stopped=stop,
+        cursor, after=after, mark=mark, attempts=cursor.attempts + 1, error=error[:1000], is_stopped=stop,
         lease_end_us=moment.latest_us + round(lease_s * 1e6),
     )  # fmt: skip
     return (yield from _change(cursor, failed))
@@ -226,7 +230,7 @@ def note_trouble(cursor: Cursor, error: str, trouble_n: int) -> Program[Cursor]:
     return noted
 
 
-def park(cursor: Cursor, op: Op, error: str, lease_s: float) -> Program[Cursor]:
+def park(cursor: Cursor, op: Op, error: str, lease_s: float, mark: str = "") -> Program[Cursor]:
     """Put an operation aside and move past it, in one transaction. Raises Lost."""
     moment = yield from now()
     item: Item = {
@@ -234,7 +238,7 @@ def park(cursor: Cursor, op: Op, error: str, lease_s: float) -> Program[Cursor]:
         "data": op.data, "at_us": op.at_us, "error": error[:1000], "attempts": cursor.attempts + 1,
         "parked_at_us": moment.middle_us,
     }  # fmt: skip
-    return (yield from advance(cursor, op.seq, [Put(STREAMS, item)], lease_s))
+    return (yield from advance(cursor, op.seq, [Put(STREAMS, item)], lease_s, mark))
 
 
 def parked_items(cursor: Cursor, after: int) -> Program[list[Item]]:
@@ -301,6 +305,7 @@ def _change(before: Cursor, after: Cursor, writes: Sequence[AnyWrite] = ()) -> P
     changes: dict[str, Any] = {"after": after.after, "lease_end_us": after.lease_end_us, "attempts": after.attempts}
     removed = []
     words = {"error": after.error, "trouble": after.trouble, "trouble_n": after.trouble_n, "replay": after.replay}
+    words["mark"] = after.mark
     for name, value in words.items():
         if value:
             changes[name] = value
@@ -333,6 +338,8 @@ def _change(before: Cursor, after: Cursor, writes: Sequence[AnyWrite] = ()) -> P
 def resume(group: str, stream: str, *, skip: bool = False) -> Program[Cursor]:
     """Let a stopped group go on, at the operation that failed, or with ``skip`` behind it; nothing when it goes.
 
+    A group that stopped since the log is another one goes on in the log that there is, from its number.
+
     Whoever held the cursor holds it no more: what it sent before the stop must not stop the group again. Of several
     who resume one stop, one does it, whichever of them skips.
     """
@@ -343,7 +350,7 @@ def resume(group: str, stream: str, *, skip: bool = False) -> Program[Cursor]:
     update = Update(
         cursor_key(group, stream),
         {"after": found.after + 1 if skip else found.after, "attempts": 0, "lease_end_us": 0, "format": FORMAT},
-        ["stopped", "error", "token"],
+        ["stopped", "error", "token", "mark"],
         when=all_of(
             present("stopped"),
             equals("after", found.after),

@@ -72,7 +72,9 @@ def seek(log: Log, group: str, stream: str, to: Start) -> Program[Cursor]:
                 f"stream {stream!r}: a group cannot go on behind {after}; the stream has what is behind "
                 f"{head.floor_seq}, its floor, up to {head.last_seq}, its head"
             )
-    yield from _loosen(group, stream, {"after": after, "attempts": 0}, ["stopped", "error", "trouble", "trouble_n"])
+    yield from _loosen(
+        group, stream, {"after": after, "attempts": 0}, ["stopped", "error", "trouble", "trouble_n", "mark"]
+    )
     return (yield from read_cursor(group, stream))
 
 

@@ -6,6 +6,8 @@ is that it takes a segment only if it begins right after what it has; at a gap i
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 
 from casework.arguments import check_count, check_seconds
@@ -14,6 +16,7 @@ from casework.errors import (
     Contention,
     CursorAhead,
     CursorTooOld,
+    LogChanged,
     Misuse,
     OutcomeUnknown,
     StreamDamaged,
@@ -38,6 +41,7 @@ from casework.streams.log import (
     marker_item,
     segment_of,
 )
+from casework.streams.marks import check_mark, differs, mark_among, marks_in
 
 CONFIRMATIONS = 3
 CONFIRM_AFTER_S = 0.3
@@ -54,10 +58,28 @@ class OpPage(msgspec.Struct, frozen=True):
     ops: list[Op]
     next_after: int
     """The cursor for the next page. It may stand above the last operation: numbers can be marked as holding nothing."""
+    segments: tuple[Segment, ...] = ()
+    """Where the operations came from."""
+    known: str = ""
+    """The mark that the reader handed in."""
+
+    @property
+    def mark(self) -> str:
+        """The mark of ``next_after``, to be handed in for the next page; empty when none is known."""
+        return self.mark_at(self.next_after)
+
+    def mark_at(self, position: int) -> str:
+        """The mark of a position up to ``next_after``, but not before the page."""
+        return mark_among(self.segments, position) or self.known
+
+    def marks(self) -> list[str]:
+        """The mark of each operation."""
+        known = dict(itertools.chain.from_iterable(marks_in(segment) for segment in self.segments))
+        return [known[op.seq] for op in self.ops]
 
 
 def read_page(
-    log: Log, stream: str, after: int = 0, limit: int = 1000, *, max_bytes: int | None = None
+    log: Log, stream: str, after: int = 0, limit: int = 1000, *, max_bytes: int | None = None, mark: str = ""
 ) -> Program[OpPage]:
     """The operations after number ``after``, without a hole; an empty page when there is nothing more to read now.
 
@@ -67,8 +89,10 @@ def read_page(
         after: the cursor, 0 at the beginning.
         limit: at most so many, 1 to 10,000.
         max_bytes: end the page when its data has so many bytes; it holds one operation at least.
+        mark: of the cursor, from the page that ended there; empty: the log is taken for the one that was read.
 
     Raises:
+        LogChanged: the log is not the one of ``mark``.
         CursorTooOld: what comes after the cursor was truncated.
         CursorAhead: the stream ends before the cursor.
         StreamDamaged: a hole that stays, or segments that overlap.
@@ -80,19 +104,30 @@ def read_page(
         raise Misuse(f"limit is {limit!r:.40}; it must be 1 to {PAGE_OPS_MAX:,}")
     if max_bytes is not None:
         check_count("max_bytes", max_bytes, 1)
+    check_mark(mark)
+    mark = mark if after else ""
     ops: list[Op] = []
-    position, items_n, size = after, 2 + limit // 50, 0
+    segments: list[Segment] = []
+    position, items_n, size = after, 2 + limit // 50 + bool(mark), 0
     looked = False
+
+    def so_far() -> OpPage:
+        return OpPage(ops, position, tuple(segments), mark)
+
     while True:
-        page = yield from query(STREAMS, stream, low=position + 1, limit=items_n)
+        # With a mark the segment at the cursor is read, too, in the same call.
+        low = position if mark and position == after else position + 1
+        page = yield from query(STREAMS, stream, low=low, limit=items_n)
         for item in page.items:
             segment = segment_of(item)
+            if position == after and differs(segment, after, mark):
+                raise LogChanged(stream, after, (yield from read_head(log, stream)).last_seq)
             if segment.first > position + 1:
                 if ops or looked:
-                    return OpPage(ops, position)
+                    return so_far()
                 looked = True
                 if not (yield from _explain_gap(log, stream, position, segment)):
-                    return OpPage(ops, position)
+                    return so_far()
                 break  # something moved or was filled: look again
             _check_overlap(segment, position, after)
             for op in segment.ops():
@@ -100,7 +135,9 @@ def read_page(
                     continue
                 size += len(op.data)
                 if ops and (len(ops) == limit or (max_bytes is not None and size > max_bytes)):
-                    return OpPage(ops, position)
+                    return so_far()
+                if not segments or segments[-1] is not segment:
+                    segments.append(segment)
                 ops.append(op)
                 position = op.seq
             position = max(position, segment.last)
@@ -108,11 +145,11 @@ def read_page(
             if len(page.items) < items_n and page.next is None:
                 if not ops and position == after and not looked:
                     looked = True
-                    if (yield from _explain_end(log, stream, after)):
+                    if (yield from _explain_end(log, stream, after, mark)):
                         continue
-                return OpPage(ops, position)
+                return so_far()
             if len(ops) == limit:
-                return OpPage(ops, position)
+                return so_far()
         items_n = min(items_n * 2, 500)
 
 
@@ -132,7 +169,7 @@ def read_head(log: Log, stream: str) -> Program[Head]:
     return head_of(stream, item, foreign=log.options.foreign_writers)
 
 
-def _explain_end(log: Log, stream: str, after: int) -> Program[bool]:
+def _explain_end(log: Log, stream: str, after: int, mark: str) -> Program[bool]:
     """Nothing stands above the cursor: is that the end? True: look again. Raises when it is not the end."""
     head = yield from read_head(log, stream)
     if after < head.floor_seq:
@@ -144,6 +181,8 @@ def _explain_end(log: Log, stream: str, after: int) -> Program[bool]:
     if top > after:
         return True
     if head.last_seq < after:
+        if top < after and mark:
+            raise LogChanged(stream, after, max(top, head.last_seq))
         if top < after:
             raise CursorAhead(f"stream {stream!r} ends at {max(top, head.last_seq)}, the cursor is {after}; is it of "
                               "another stream, or was the store restored?")  # fmt: skip
@@ -223,6 +262,7 @@ def wait_page(
     wait_s: float,
     stop: Flag | None = None,
     max_bytes: int | None = None,
+    mark: str = "",
 ) -> Program[OpPage]:
     """A page as :func:`read_page` gives it; while it is empty, wait for operations for up to ``wait_s``.
 
@@ -239,7 +279,7 @@ def wait_page(
     try:
         while True:
             own.clear()
-            page = yield from read_page(log, stream, after, limit, max_bytes=max_bytes)
+            page = yield from read_page(log, stream, after, limit, max_bytes=max_bytes, mark=mark)
             moment = yield from now()
             left_s = wait_s - (moment.middle_us - started.middle_us) / 1e6
             if page.ops or page.next_after > after or left_s <= 0 or (stop is not None and stop.is_set):

@@ -98,13 +98,7 @@ def read_page(
         StreamDamaged: a hole that stays, or segments that overlap.
         Misuse: an argument is wrong.
     """
-    check_stream(stream)
-    check_after(after)
-    if type(limit) is not int or not 1 <= limit <= PAGE_OPS_MAX:
-        raise Misuse(f"limit is {limit!r:.40}; it must be 1 to {PAGE_OPS_MAX:,}")
-    if max_bytes is not None:
-        check_count("max_bytes", max_bytes, 1)
-    check_mark(mark)
+    _check_page(stream, after, limit, max_bytes, mark)
     mark = mark if after else ""
     ops: list[Op] = []
     segments: list[Segment] = []
@@ -151,6 +145,16 @@ def read_page(
             if len(ops) == limit:
                 return so_far()
         items_n = min(items_n * 2, 500)
+
+
+def _check_page(stream: str, after: int, limit: int, max_bytes: int | None, mark: str) -> None:
+    check_stream(stream)
+    check_after(after)
+    if type(limit) is not int or not 1 <= limit <= PAGE_OPS_MAX:
+        raise Misuse(f"limit is {limit!r:.40}; it must be 1 to {PAGE_OPS_MAX:,}")
+    if max_bytes is not None:
+        check_count("max_bytes", max_bytes, 1)
+    check_mark(mark)
 
 
 def _check_overlap(segment: Segment, position: int, after: int) -> None:

@@ -178,6 +178,8 @@ class Log:
         if isinstance(name, str) and name not in ("", self.name):
             rivals = self._rivals.setdefault(stream, {})
             rivals[name] = now_us
+            if len(self._rivals) > self._streams_max:
+                self._rivals.pop(next(iter(tuple(self._rivals))), None)
             if len(rivals) > RIVALS_MAX:
                 rivals.pop(next(iter(rivals)), None)
 

@@ -21,6 +21,9 @@ from casework.streams.log import BATCH_OPS_MAX, Appended, Log, Op
 QUEUE_CALLS_MAX = 1000
 """So many calls of one stream wait at most; further ones wait at the door."""
 
+LANES_MAX = 1000
+"""Streams that nobody appends to now are remembered up to so many."""
+
 TURNS = 10
 """A leader lets others have so many turns before it takes what waits, when the last transaction had more callers."""
 
@@ -98,9 +101,16 @@ class Writer:
         lane, entry = self.lane(stream), _Entry(pendings, deadline_us)
         yield from self._enter(stream, lane, entry)
         yield from self._wait(stream, lane, entry)
+        self._let_go(stream, lane)
         if entry.error is not None:
             raise entry.error
         return answers(pendings)
+
+    def _let_go(self, stream: str, lane: _Lane) -> None:
+        """Forget a lane in which nobody is, where many are known."""
+        is_idle = not lane.queue and not lane.door and lane.seat and lane.work is None and lane.broken is None
+        if is_idle and len(self._lanes) > LANES_MAX and self._lanes.get(stream) is lane:
+            self._lanes.pop(stream, None)
 
     def put(self, stream: str, ops: Sequence[Op]) -> Program[None]:
         """Put operations behind those that wait, and return; :meth:`flush` stores them and raises what went wrong.
@@ -111,7 +121,9 @@ class Writer:
         """
         lane, entry = self.lane(stream), _Entry(checked(stream, ops), None, is_put=True)
         yield from self._enter(stream, lane, entry)
-        if sum(len(waiting.pendings) for waiting in tuple(lane.queue)) >= BATCH_OPS_MAX and _take_seat(lane):
+        is_forgotten = self._lanes.get(stream) is not lane  # let go in this very moment: no flush will find it
+        is_full = sum(len(waiting.pendings) for waiting in tuple(lane.queue)) >= BATCH_OPS_MAX
+        if (is_forgotten or is_full) and _take_seat(lane):
             yield from self._lead(stream, lane)
 
     def flush(self) -> Program[None]:
@@ -140,10 +152,23 @@ class Writer:
             try:
                 if len(lane.queue) >= self.queue_max:
                     yield from race(entry.flag)
+            except BaseException:
+                if entry.flag.is_set:  # the place that was meant for it goes to somebody else
+                    self._open_door(lane, 1)
+                raise
             finally:
-                with contextlib.suppress(ValueError):
-                    lane.door.remove(entry.flag)
+                if not entry.flag.is_set:  # else it was taken out by whoever woke it
+                    with contextlib.suppress(ValueError):
+                        lane.door.remove(entry.flag)
         lane.queue.append(entry)
+
+    def _open_door(self, lane: _Lane, places_n: int) -> None:
+        """Let so many in: waking all for a few places costs the more the more wait."""
+        for _ in range(places_n):
+            try:
+                lane.door.popleft().set()
+            except IndexError:
+                return
 
     def _wait(self, stream: str, lane: _Lane, entry: _Entry) -> Program[None]:
         """Until the entry is done: by whoever has the seat, or by this caller when it gets it."""
@@ -272,11 +297,7 @@ class Writer:
                 continue
             group.append(entry)
             size += len(entry.pendings)
-        while lane.door and len(lane.queue) < self.queue_max:
-            try:
-                lane.door.popleft().set()
-            except IndexError:
-                break
+        self._open_door(lane, self.queue_max - len(lane.queue))
         return group
 
     def _put_back(self, lane: _Lane, entries: Sequence[_Entry]) -> None:
@@ -295,7 +316,11 @@ def _take_seat(lane: _Lane) -> bool:
 
 def _wake_next(lane: _Lane) -> None:
     """The seat is free: let the first who waits for it look."""
-    for waiting in tuple(lane.queue):
+    for position in range(len(lane.queue)):
+        try:
+            waiting = lane.queue[position]
+        except IndexError:  # another thread took it
+            return
         if not waiting.is_put:
             waiting.flag.set()
             return

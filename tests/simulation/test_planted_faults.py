@@ -13,6 +13,7 @@ from casework.simulation.scenarios import (
     consuming,
     executions,
     lifecycle,
+    operated,
     outcomes,
     raising,
     streams,
@@ -27,6 +28,7 @@ from tests.simulation import (
     idempotency_mutations,
     lifecycle_mutations,
     mutations,
+    operator_mutations,
     outcome_mutations,
     race_mutations,
     raise_mutations,
@@ -41,13 +43,13 @@ from tests.simulation.planting import Fault
 VARIANTS = {
     executions.ChildrenHarsh, executions.ShellHarsh, streams.AppendsHarsh, streams.ConsumersHarsh,
     truncation.TruncationAtOnce, truncation.Keepers, outcomes.Asked, outcomes.Parked, consuming.OverrunHandlers,
-    lifecycle.LivesPublished, transactions.FinishedOnce, raising.Raises,
+    lifecycle.LivesPublished, transactions.FinishedOnce, raising.Raises, operated.Operated,
 }  # fmt: skip
 """The same as another scenario with other faults or settings, or long: fewer seeds in `make test`, not in a soak."""
 FAULTS = (
     *mutations.FAULTS, *race_mutations.FAULTS, *lifecycle_mutations.FAULTS, *stream_mutations.FAULTS,
     *outcome_mutations.FAULTS, *consumer_mutations.FAULTS, *repair_mutations.FAULTS,
-    *deploy_mutations.FAULTS, *returning_mutations.FAULTS,
+    *deploy_mutations.FAULTS, *operator_mutations.FAULTS, *returning_mutations.FAULTS,
     *idempotency_mutations.FAULTS, *clock_mutations.FAULTS, *raise_mutations.FAULTS,
     *transaction_mutations.FAULTS,
 )  # fmt: skip

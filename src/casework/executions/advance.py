@@ -20,6 +20,7 @@ from casework.errors import (
     Misuse,
     OutcomeUnknown,
 )
+from casework.executions.branches import NOTE_BEGIN
 from casework.executions.change import Change
 from casework.executions.event_ids import id_hash, is_recent
 from casework.executions.failing import kept_of
@@ -290,7 +291,7 @@ def plan_writes(rt: Runtime, change: Change, condition: Condition) -> Program[tu
     if not (change.fans or change.recalls) and fits(rt, writes, caused):
         writes += caused
     else:
-        change.data.sent = [place for place in change.data.sent if place[1].startswith("o/")]
+        change.data.sent = [place for place in change.data.sent if place[1].startswith(("o/", NOTE_BEGIN))]
         new.data = rt.encode(encode_data(change.data))
         writes += spill_writes(rt, new, caused, change.fans, change.recalls)
     put = Put(EXECUTIONS, new.to_item(rt.options.buckets), condition)

@@ -540,7 +540,9 @@ class Change:
             with_it += removed
         window_s, stale = self.rt.options.dedupe_window_s or 0, self.marks_stale
         with_it += [mark_put(new.id, event_id, self.now, window_s, stale) for event_id in self.marks]
-        with_it += [branch.note(self.state.bucket_in(buckets)) for branch in self.left]
+        notes = [branch.note(self.state.bucket_in(buckets)) for branch in self.left]
+        self.data.sent += [(new.id, str(put.item["sort"])) for put in notes]
+        with_it += notes
         if self.rt.options.trace_max:  # every commit, so that a version without an entry shows a fault
             with_it += trace_writes(new, self.events, self.now_us, self.rt.options.trace_max)
         deliveries = self._deliveries(new)

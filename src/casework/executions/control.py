@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from casework.errors import ConditionFailed, Contention, Misuse, NoSuchExecution, OutcomeUnknown
+from casework.errors import ConditionFailed, Contention, CorruptItem, Misuse, NoSuchExecution, OutcomeUnknown
 from casework.executions.advance import commit
 from casework.executions.branches import branches_of, chunks
-from casework.executions.change import CANCEL_EVENT, Change
+from casework.executions.change import ANYTHING, CANCEL_EVENT, Change
 from casework.executions.deliver import Execution, known_machine, read_state, take_in_line, take_through, view
 from casework.executions.event_ids import id_hash, is_recent
 from casework.executions.mailbox import Mail
@@ -152,7 +152,8 @@ def suspend(rt: Runtime, id: str) -> Program[Execution]:
     state = yield from _with_state(attempt, id)
     while state.status == "suspended":
         try:
-            yield from set_aside_all(state)
+            data = decode_data(state, rt.decode(state.data))
+            yield from set_aside_all(state, _task_places(state, data).values())
             break
         except ConditionFailed:
             state = yield from read_state(id)  # resumed, or migrated
@@ -391,9 +392,10 @@ def purge(rt: Runtime, id: str, *, force: bool = False, tree: bool = False, by_p
     state = yield from _with_state(attempt, id)
     yield from _deliver_all(rt, id, force=force)
     deleted = 0
-    if tree or state.resume_status == WITH_DESCENDANTS:
-        deleted += yield from _purge_children(rt, state)
     try:
+        yield from _see_all(rt, state)
+        if tree or state.resume_status == WITH_DESCENDANTS:
+            deleted += yield from _purge_children(rt, state)
         while True:
             page = yield from query(EXECUTIONS, id, low=BEHIND_STATE, limit=90)
             keys = [Key(EXECUTIONS, id, str(item["sort"])) for item in page.items]
@@ -435,6 +437,27 @@ def _deliver_all(rt: Runtime, id: str, *, force: bool) -> Program[None]:
         if force or not left.items:
             return
         lost = yield from lost_again(lost, RACES, late)
+
+
+def _see_all(rt: Runtime, state: State) -> Program[None]:
+    """Wait until all is visible that went with the last commit: what a query does not see yet would stay, be met by the
+    id's next life, or call a child that is gone. A check waits for the transaction that has the item.
+    """
+    try:
+        data = decode_data(state, rt.decode(state.data)) if state.machine else Data(Snapshot([]))
+    except CorruptItem:
+        return  # it can be purged all the same
+    places = [Key(EXECUTIONS, partition, sort) for partition, sort in data.sent]
+    places += _task_places(state, data).values()
+    for begin in range(0, len(places), 90):
+        checks = [Check(place, ANYTHING) for place in places[begin : begin + 90]]
+        lost = 0
+        while True:
+            try:
+                yield from transact([Check(state.key, state.unchanged()), *checks])
+                break
+            except (Contention, OutcomeUnknown) as error:
+                lost = yield from lost_again(lost, RACES, error)
 
 
 def _delete_part(state: State, keys: Sequence[Key]) -> Program[None]:

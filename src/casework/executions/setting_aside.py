@@ -8,7 +8,7 @@ is overtaken by a worker that takes a part of the messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from casework.executions.state import State
 from casework.executions.task_items import TASK_BEGIN, TASK_END
 from casework.kernel.conditions import present
 from casework.kernel.effects import Instant
-from casework.kernel.items import Check, Item, Put, Update
+from casework.kernel.items import Check, Item, Key, Put, Update
 from casework.kernel.programs import Program, lost_again, now, query_all, transact, write
 from casework.kernel.schema import EXECUTIONS, bucket_of
 
@@ -33,12 +33,18 @@ def set_aside(item: Item) -> Update:
     return Update(EXECUTIONS.key_of(item), remove=("pending",), when=present())
 
 
-def set_aside_all(state: State) -> Program[None]:
+def set_aside_all(state: State, tasks: Collection[Key] = ()) -> Program[None]:
     """Take all messages and tasks of a suspended execution out of the index.
+
+    ``tasks``: where those stand that it waits for. One that a query does not see may have ended, or be on its way in
+    the transaction that began it; only a write meets that, and is refused or waits.
 
     Raises ConditionFailed when the stored state is not ``state`` any more; what was changed by then stays so.
     """
-    yield from _change_all(state, lambda item: set_aside(item) if "pending" in item else None)
+    seen = yield from _change_all(state, lambda item: set_aside(item) if "pending" in item else None)
+    unseen = [Update(place, remove=("pending",), when=present()) for place in tasks if place not in seen]
+    for begin in range(0, len(unseen), PART):
+        yield from _change_some(state, unseen[begin : begin + PART])
 
 
 def finish_resume(rt: Runtime, state: State) -> Program[State]:
@@ -61,12 +67,15 @@ def finish_resume(rt: Runtime, state: State) -> Program[State]:
     return new
 
 
-def _change_all(state: State, change: Callable[[Item], Update | None]) -> Program[None]:
+def _change_all(state: State, change: Callable[[Item], Update | None]) -> Program[set[Key]]:
+    seen: set[Key] = set()
     for low, high in ((MAIL_BEGIN, MAIL_END), (TASK_BEGIN, TASK_END)):
         items = yield from query_all(EXECUTIONS, state.id, low=low, high=high)
+        seen.update(EXECUTIONS.key_of(item) for item in items)
         updates = [update for item in items if (update := change(item)) is not None]
         for begin in range(0, len(updates), PART):
             yield from _change_some(state, updates[begin : begin + PART])
+    return seen
 
 
 def _change_some(state: State, updates: Sequence[Update]) -> Program[None]:

@@ -12,6 +12,7 @@ from casework.simulation.scenarios import (
     freezing,
     idempotency,
     lifecycle,
+    operated,
     operators,
     outcomes,
     races,
@@ -27,7 +28,7 @@ from casework.simulation.scenarios import (
 
 SCENARIOS = (
     *executions.ALL, *freezing.ALL, *races.ALL, *deploying.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL,
-    *redriving.ALL, *deferring.ALL, *components.ALL, *returning.ALL, *raising.ALL,
+    *operated.ALL, *redriving.ALL, *deferring.ALL, *components.ALL, *returning.ALL, *raising.ALL,
     *records.ALL, *streams.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL,
     *idempotency.SCENARIOS, *transactions.ALL,
 )  # fmt: skip

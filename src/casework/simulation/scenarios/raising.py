@@ -150,7 +150,7 @@ class Raises(ExecutionScenario):
                 self.early += [
                     f"{name} knows {row['buckets']!r} buckets, and {after['buckets']!r} are put into"
                     for name, row in self.rows.items()
-                    if buckets.is_living(row, self.world.now_us) and int(row["buckets"]) < int(after["buckets"])
+                    if int(row["until_us"]) >= self.world.now_us and int(row["buckets"]) < int(after["buckets"])
                 ]
 
     def is_over(self) -> bool:

@@ -49,6 +49,14 @@ def test_a_suspend_sets_a_task_aside_that_no_query_shows_yet() -> None:
     assert run(claim_task(app.core.rt, place), backend) is not None
 
 
+def test_a_suspend_sets_a_task_aside_that_is_being_put_back_and_does_not_show_it_yet() -> None:
+    app, backend, place = with_task()
+    item = backend.tables.get(place)
+    overwrite(backend, {name: value for name, value in item.items() if name != "pending"})
+    meets(ByHand(control.suspend(app.core.rt, "p"), backend), place, backend, item)
+    assert "pending" not in backend.tables.get(place)
+
+
 def test_a_suspend_of_one_whose_task_has_ended_just_now_is_done() -> None:
     app, backend, place = with_task()
     hide(backend, place)

@@ -59,12 +59,6 @@ def _forgotten(rt: Any, state: Any, data: Any, *, skip: bool) -> Any:
     yield from ()
 
 
-def _kept(rt: Any, state: Any, data: Any, *, skip: bool) -> Any:
-    """A redrive takes the event again, whatever was asked."""
-    yield from ()
-    return data.failure.event if data.failure is not None and data.failure.event.is_taken_again else None
-
-
 def _of_whoever(state: Any, keys: Any) -> Any:
     yield from transact([Delete(key) for key in keys])
 
@@ -96,7 +90,6 @@ FAULTS = (
     ),
     Fault("a resume puts nothing back", Operated, _resume_faults()),
     Fault("a redrive loses the event", Operated, patched(control, "kept_event", _forgotten)),
-    Fault("a redrive that skips takes the event", Operated, patched(control, "kept_event", _kept)),
     Fault("a retry leaves what is in its pause", Operated, patched(retrying, "_of_task", lambda *_: None)),
     Fault("a retry takes what runs", Operated, patched(retrying, "_is_gone", lambda *_: True)),
     Fault("an operator's migration leaves its tasks behind", Operated, patched(control, "_move_tasks", lambda *_: [])),

@@ -41,7 +41,8 @@ def set_aside_all(state: State, tasks: Collection[Key] = ()) -> Program[None]:
 
     Raises ConditionFailed when the stored state is not ``state`` any more; what was changed by then stays so.
     """
-    seen = yield from _change_all(state, lambda item: set_aside(item) if "pending" in item else None)
+    # Every item, whether it seems to be in the index or not: one that is being put back may not show its entry yet.
+    seen = yield from _change_all(state, set_aside)
     unseen = [Update(place, remove=("pending",), when=present()) for place in tasks if place not in seen]
     for begin in range(0, len(unseen), PART):
         yield from _change_some(state, unseen[begin : begin + PART])
@@ -67,12 +68,12 @@ def finish_resume(rt: Runtime, state: State) -> Program[State]:
     return new
 
 
-def _change_all(state: State, change: Callable[[Item], Update | None]) -> Program[set[Key]]:
+def _change_all(state: State, change: Callable[[Item], Update]) -> Program[set[Key]]:
     seen: set[Key] = set()
     for low, high in ((MAIL_BEGIN, MAIL_END), (TASK_BEGIN, TASK_END)):
         items = yield from query_all(EXECUTIONS, state.id, low=low, high=high)
         seen.update(EXECUTIONS.key_of(item) for item in items)
-        updates = [update for item in items if (update := change(item)) is not None]
+        updates = [change(item) for item in items]
         for begin in range(0, len(updates), PART):
             yield from _change_some(state, updates[begin : begin + PART])
     return seen

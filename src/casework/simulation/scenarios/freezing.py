@@ -35,7 +35,7 @@ class Freezes(ExecutionScenario):
     machines = (HELD,)
     faults = msgspec.structs.replace(
         ROUGH, sampled_clocks=True, skew_s_max=60.0, pause=0.02, pause_s_max=120.0, clock_step_s_max=4000.0,
-        throttled_reads=0.3,
+        throttled_reads=0.01,
     )  # fmt: skip
     events = 6
 

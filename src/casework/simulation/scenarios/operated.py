@@ -279,7 +279,7 @@ class Operated(ExecutionScenario):
                     yield from insist(control.terminate, rt, "p")
                 except (Misuse, NoSuchExecution):
                     return  # the other operator is further
-        elif not self.of(self.x, "e/") and self.end is None:
+        elif not self.of(self.x, "e/") and not self.world.store.locks and self.end is None:
             dead = [mail for item in self.of(self.x, "l/") for mail in msgspec.json.decode(str(item["mails"]))]
             self.end = state, self.context(self.x), [mail[1].get("i") for mail in dead], self.context("p")["told"]
 

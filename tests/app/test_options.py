@@ -95,12 +95,13 @@ VALID: dict[str, Any] = {
     "event_id": "e", "exe": casework.StoredExecution("x", "{}"), "entry": {}, "path": "a", "fire_at": 1.0, "at_s": 1.0,
     "version": 1, "queue": "q", "data": b"d", "name": "n", "function": lambda state, op: state, "initial": 0,
     "scope": None, "queue_url": "https://sqs/q", "attribute": "a", "value": 1,
-    "machines": [], "partition": "p", "sort": "q", "before": "30d",
+    "machines": [], "partition": "p", "sort": "q", "before": "30d", "to": "head",
 }  # fmt: skip
 """What a required argument gets while another one is wrong."""
 
 
 RIGHT_ANYWAY: dict[tuple[str, str], tuple[Any, ...]] = {
+    ("ConsumerOptions", "start"): (5,),
     ("executions.delete_timer", "fire_at"): (-1.0,),
     ("executions.due_timers", "at_s"): (-1.0,),
     ("idempotent", "payload"): (True,),

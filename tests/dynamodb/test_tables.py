@@ -157,7 +157,7 @@ def test_without_credentials_or_region_the_caller_is_told_what_to_give(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     with pytest.raises(Misuse, match="name the region"):
         make(None).execute(Get(MACHINES.key("h")))
-    with pytest.raises(Misuse, match="give the client credentials"):
+    with pytest.raises(Unavailable, match="give the client credentials"):  # a provider may fail for a while
         make(None, region_name="eu-west-1").execute(Get(MACHINES.key("h")))
 
 

@@ -41,7 +41,8 @@ TESTED = {
     ),
     "http": (
         r"surfaces/(asgi|wsgi|views|http|django|flask|routes).py:.*\((app|store|target|view|hooks|function|endpoint)\)",
-        r"surfaces/http.py:HttpOptions.(scope|applies|keep_status|fingerprint)", r"relay/aws_lambda.py:.*\(app\)",
+        r"surfaces/http.py:(HttpOptions|HttpArguments).(scope|applies|keep_status|fingerprint|hooks)",
+        r"relay/aws_lambda.py:.*\(app\)",
     ),
     "invariant": (r"simulation/invariants.py:.*\((check|function)\)", r"simulation/.*(invariants|invariants\))"),
     "stand-in": (
@@ -59,7 +60,7 @@ OURS = (
     "executions/worker_state.py:Worker.__init__.*",
     "idempotency/(lifecycle|bounded).py:.*", "arguments.py:.*", "surfaces/function_names.py:.*",
     "simulation/(runner|world|users).py:.*", "simulation/scenarios/.*",
-    "statechart/(?!model.py).*", r"replica/replica.py:.*\(sleep\)",
+    "statechart/(?!model.py).*", r"replica/replica.py:.*\(sleep\)", "replica/answers.py:.*",
     "relay/(?!aws_lambda).*", "streams/(append|log|writer|read).py:.*",
     "app/(transaction|intents|operations|settings|arguments).py:.*",
     "executions/(store|store_items|publish|spill|advance|change|joins).py:.*",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from casework.backends.drive import run
@@ -176,6 +177,16 @@ def grouped_after(w: World, skipped: int) -> int:
     return len(w.app.streams.groups(cursor=first.next_cursor if skipped else None).groups)
 
 
+def marked(read: Callable[[Any, str], Any]) -> Row:
+    """A mark that no operation has is another log's."""
+
+    def see(w: World, mark: str) -> str:
+        streams = filled(w)
+        return refusal(lambda: read(streams, mark))
+
+    return row(see, ("", ""), ("o" + "0" * 32, "LogChanged"))
+
+
 GROUPS = (("g", 3), ("h", 0))
 PAIRS = (("g", "s", 0), ("g", "t", 1), ("h", "s", 2))
 
@@ -192,6 +203,11 @@ STREAM_ROWS = {
         "after": after(lambda streams, after: streams.page("s", after).ops),
         "limit": row(lambda w, limit: len(filled(w).page("s", limit=limit).ops), (1, 1), (2, 2)),
         "max_bytes": row(lambda w, most: len(filled(w).page("s", max_bytes=most).ops), (1, 1), (None, 3)),
+        "mark": marked(lambda streams, mark: streams.page("s", 2, mark=mark)),
+    },
+    "streams.mark": {
+        "stream": row(lambda w, stream: bool(filled(w).mark(stream, 1)), ("s", True), ("none", False)),
+        "after": row(lambda w, after: bool(filled(w).mark("s", after)), (1, True), (0, False)),
     },
     "streams.wait": {
         "stream": row(lambda w, stream: waited(w, stream=stream), ("s", ["a", "b", "c"]), ("t", ["d"])),
@@ -200,16 +216,19 @@ STREAM_ROWS = {
         "max_bytes": row(lambda w, most: waited(w, max_bytes=most), (1, ["a"]), (None, ["a", "b", "c"])),
         "wait_s": row(has_waited, (0.0, False), (0.05, True)),
         "stop": row(lambda w, stop: has_waited(w, is_stopped=stop), (False, True), (True, False)),
+        "mark": marked(lambda streams, mark: streams.wait("s", 2, wait_s=0, mark=mark)),
     },
     "streams.read": {
         "stream": of_stream(lambda streams, stream: len(list(streams.read(stream)))),
         "after": after(lambda streams, after: streams.read("s", after)),
         "limit": row(lambda w, limit: len(list(filled(w).read("s", limit=limit))), (1, 1), (None, 3)),
+        "mark": marked(lambda streams, mark: list(streams.read("s", 2, mark=mark))),
     },
     "streams.tail": {
         "stream": row(tailed, ("s", ["a", "b", "c"]), ("t", ["d"])),
         "after": row(lambda w, after: tailed(w, after=after), (0, ["a", "b", "c"]), (2, ["c"])),
         "stop": row(lambda w, stop: tailed(w, is_stopped=stop), (False, ["a", "b", "c"]), (True, [])),
+        "mark": marked(lambda streams, mark: next(streams.tail("s", 2, mark=mark))),
     },
     "streams.head": {"stream": of_stream(lambda streams, stream: streams.head(stream).last_seq)},
     "streams.list": {

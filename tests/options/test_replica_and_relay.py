@@ -40,6 +40,16 @@ def pulled(**query: Any) -> list[int]:
     return [op["seq"] for op in asked("/v1/streams/s/ops", **query)["ops"]]
 
 
+OTHER = "o" + "0" * 32
+"""A mark that no operation has."""
+
+
+def followed(mark: str | None) -> int:
+    """How many operations come behind the second one, or the status of a refusal."""
+    answer = asked("/v1/streams/s/events", after=2, mark=mark)
+    return int(answer["status"]) if isinstance(answer, dict) else answer.count("event: op")
+
+
 def listed_after(cursor: str | None) -> list[str]:
     backend = fresh_backend()
     for stream in "st":
@@ -55,9 +65,13 @@ RELAY: Rows = {
     "/v1/streams/{stream}/ops": {
         "after": row(lambda after: pulled(after=after), (0, [1, 2, 3]), (2, [3])),
         "limit": row(lambda limit: pulled(limit=limit), (1, [1]), (2, [1, 2])),
+        "mark": row(
+            lambda mark: asked("/v1/streams/s/ops", after=2, mark=mark).get("status"), (None, None), (OTHER, 409)
+        ),
     },
     "/v1/streams/{stream}/events": {
         "after": row(lambda after: asked("/v1/streams/s/events", after=after).count("event: op"), (0, 3), (2, 1)),
+        "mark": row(followed, (None, 1), (OTHER, 409)),
     },
     "/v1/streams": {
         "limit": row(lambda limit: asked("/v1/streams", limit=limit)["streams"], (1, ["s"]), (2, ["s", "t"])),
@@ -97,7 +111,7 @@ def test_a_query_parameter_changes_something(place: str, option: str) -> None:
 def replica() -> Iterator[Replica]:
     """A replica that has pulled three operations."""
     with tempfile.TemporaryDirectory() as folder, Replica(Path(folder) / "r.replica", stream="s") as made:
-        made.file.store_page(0, [Op(id, id.encode(), seq, 1) for seq, id in enumerate("abc", 1)], 3)
+        made.file.store_page(0, [Op(id, id.encode(), seq, 1) for seq, id in enumerate("abc", 1)], 3, "", 0)
         yield made
 
 

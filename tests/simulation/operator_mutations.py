@@ -68,10 +68,6 @@ def _no_children(rt: Any, state: Any) -> Any:
     return 0
 
 
-def _sees_what_it_sees(rt: Any, state: Any) -> Any:
-    yield from ()
-
-
 def _resume_faults() -> Plant:
     return lambda: together(
         patched(control, "finish_resume", _clears_the_note)(), patched(advance, "finish_resume", _clears_the_note)()
@@ -95,5 +91,4 @@ FAULTS = (
     Fault("an operator's migration leaves its tasks behind", Operated, patched(control, "_move_tasks", lambda *_: [])),
     Fault("a purge leaves the descendants", Operated, patched(control, "_purge_children", _no_children)),
     Fault("a purge of a tree meets the next life", Operated, patched(control, "_delete_part", _of_whoever)),
-    Fault("a purge leaves what it does not see yet", Operated, patched(control, "_see_all", _sees_what_it_sees)),
 )

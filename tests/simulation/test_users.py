@@ -226,7 +226,7 @@ def test_an_invariant_of_a_machine_goes_with_it_and_one_that_raises_does_not_hol
 
     found = simulate([account, other], runs=5).failure
     assert found is not None
-    assert "asks_too_much does not hold: it raised KeyError: 'nothing' (at version 1)" in found.problem
+    assert "asks_too_much does not hold: it raised KeyError: there is no key 'nothing' (at version 1)" in found.problem
     assert simulate(other, runs=5).ok
 
 

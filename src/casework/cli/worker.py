@@ -174,10 +174,11 @@ def _stop_on_signals(stop: Callable[[], Any], drain_s: float) -> None:
     def handle(number: int, frame: FrameType | None) -> None:
         if asked and number == signal.SIGINT:
             os._exit(INTERRUPTED)
-        if not asked:
+        is_first = not asked
+        asked.append(number)  # before the word of it: whoever reads that may send the next signal at once
+        if is_first:
             os.write(2, f"casework: worker {os.getpid()} is leaving; running tasks have {drain_s:g} s\n".encode())
             threading.Thread(target=_go_when_overdue, args=(drain_s,), name="casework-overdue", daemon=True).start()
-        asked.append(number)
         stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -122,8 +122,10 @@ def invariant(what: Any) -> Any:
 
 
 def invariants_of(machine: Machine) -> list[Invariant]:
-    """Those registered with ``@casework.invariant(machine)``."""
-    return list(_of_machines.get(machine, ()))
+    """Those registered with ``@casework.invariant(machine)``, which an application may know by a view of its own."""
+    same = (machine.name, machine.hash)
+    known = [functions for one, functions in _of_machines.items() if (one.name, one.hash) == same]
+    return list(dict.fromkeys(function for functions in known for function in functions))
 
 
 def marked(values: Iterable[Any]) -> list[Invariant]:

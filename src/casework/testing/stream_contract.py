@@ -164,17 +164,23 @@ class StreamStoreContract:
         with pytest.raises(Misuse):
             store.snapshot(stream, 4, b"above the head")
 
+    def truncated(self, store: Any, stream: str, upto: int) -> Any:
+        """Truncate, again until the store's clock says for certain that what goes is old enough."""
+        while (done := store.truncate(stream, upto, repush_window_s=0)).kept_ops:
+            continue
+        return done
+
     def test_what_was_truncated_is_never_silently_left_out(self, store: Any, stream: str) -> None:
         """A cursor below the floor is told so, and where to go on; numbers go on from the head."""
         for name in "abcd":
             store.append(stream, self.ops(name))
         store.snapshot(stream, 2, b"ab")
-        assert store.truncate(stream, 2, repush_window_s=-10).floor_seq == 2
+        assert self.truncated(store, stream, 2).floor_seq == 2
         with pytest.raises(CursorTooOld) as raised:
             self.seen(store, stream)
         assert (raised.value.floor_seq, raised.value.snapshot_seq) == (2, 2)
         assert [id for _, id, _ in self.seen(store, stream, 2)] == ["c", "d"]
-        store.truncate(stream, 4, repush_window_s=-10)
+        self.truncated(store, stream, 4)
         assert [one.seq for one in store.append(stream, self.ops("e"))] == [5]
         assert [id for _, id, _ in self.seen(store, stream, 4)] == ["e"]
         with pytest.raises(Misuse):

@@ -64,7 +64,7 @@ class Impatient:
     """A scenario that is stuck earlier: a fault that stops everything is seen sooner. The sound one still ends."""
 
     def __new__(cls, scenario: type[Scenario]) -> Any:
-        return type(scenario.__name__, (scenario,), {"steps_max": scenario.steps_max // 3})
+        return type(scenario.__name__, (scenario,), {"steps_max": scenario.steps_max * 2 // 3})
 
 
 def fresh_seed() -> int:

@@ -7,13 +7,13 @@ within ``SEEDS_MAX`` seeds is shown as such, and the exit code is 1 then.
 from __future__ import annotations
 
 import logging
-import secrets
 import statistics
 import sys
 from typing import Any
 
 from casework.simulation.runner import explore
 from tests.simulation.classics import MISTAKES
+from tests.simulation.seeds import fresh_seed
 from tests.simulation.test_planted_faults import FAULTS, SEEDS_MAX, Impatient
 
 WIDTH = max(len(fault.scenario.name) for fault in FAULTS)
@@ -21,7 +21,7 @@ WIDTH = max(len(fault.scenario.name) for fault in FAULTS)
 
 def seeds_to_find(scenario: Any) -> int | None:
     """Runs until the fault that is planted now is found, from a fresh seed; None when it is not."""
-    report = explore(Impatient(scenario), runs=SEEDS_MAX, first_seed=secrets.randbelow(10**9), shrinks=False)
+    report = explore(Impatient(scenario), runs=SEEDS_MAX, first_seed=fresh_seed(), shrinks=False)
     return report.runs if report.failure is not None else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from email.utils import formatdate
 
-from casework.backends.dynamodb.clock import DRIFT, FLEET_SKEW_S, Mark, ServiceClock
+from casework.backends.dynamodb.clock import DRIFT, FLEET_SKEW_S, UNKNOWN_S, Mark, ServiceClock
 from casework.simulation.carrier import Carrier
 
 _dates: dict[int, str] = {}
@@ -58,8 +58,14 @@ class SampledClock:
         self._skew_s += by_us / 1e6
 
     def asks(self, asked_n: int) -> bool:
-        """Whether the service is asked (again) before the time is told. At the first look it may not have been."""
+        """Whether the service is asked (again) before the time is told. At the first look it may not have been.
+
+        Except by a host whose wall clock is off by more than a request may be: the service takes nothing that it signs,
+        and each refusal tells the time.
+        """
         doubt = self.service.doubt()
+        if doubt == "unknown":
+            return abs(self._skew_s) > UNKNOWN_S
         return doubt == "failed" or (doubt == "wide" and asked_n < 3)
 
     def saw_answer(self, sent: Mark) -> None:

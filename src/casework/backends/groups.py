@@ -29,7 +29,8 @@ PATIENCE_S = 1.0
 """A group waits so long for a program whose function of the user's does not return."""
 
 LANES = 8
-"""So many programs of a group call functions of the user's at once."""
+"""So many programs of a group call functions of the user's at once, until one of these does not return in time. Then
+all others begin at once: a group with many such functions is held up for twice the patience, and no longer."""
 
 LEFT_MAX = 64
 """With so many functions that never came back, no further program that calls one is begun."""
@@ -73,18 +74,25 @@ class _Lanes:
     def __init__(self, backend: ThreadedBackend, calls: UserCalls, outcomes: list[Outcome[Any]]) -> None:
         self._backend, self._calls, self._outcomes = backend, calls, outcomes
         self._active: dict[asyncio.Future[Any], tuple[int, Called]] = {}
+        self._is_late = False
 
     async def carry(self, handed: Sequence[tuple[int, Program[Any], Call]]) -> None:
         """Carry them all to their end, or as far as patience goes."""
         waiting = collections.deque(handed)
         try:
             while waiting or self._active:
-                while waiting and len(self._active) < LANES:
+                while waiting and self._has_lane():
                     self._begin(*waiting.popleft())
                 await self._wait()
         finally:
             for _, program, _ in waiting:
                 stop_program(program)
+
+    def _has_lane(self) -> bool:
+        in_use = len(self._active)
+        if self._is_late:
+            return not in_use or in_use + self._calls.threads_left < LEFT_MAX
+        return in_use < LANES
 
     def _begin(self, position: int, program: Program[Any], effect: Call) -> None:
         if self._calls.threads_left >= LEFT_MAX:
@@ -108,6 +116,7 @@ class _Lanes:
                 self._outcomes[position] = Outcome(None if error else future.result(), error)
             elif call.since_s <= late_s:
                 self._outcomes[position] = Outcome(error=_unfinished(call, future))
+                self._is_late = True
             else:
                 continue
             del self._active[future]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -64,10 +65,11 @@ class World:
         self.backend: Any = self.virtual.backend
         self.app: Any
         self._closing: list[Callable[[], Any]] = []
+        self._runner: asyncio.Runner | None = None
         if kind == "sync":
             self.app = casework.open(self.backend, machines=self.machines, **options)
         else:
-            runner = asyncio.Runner()
+            runner = self._runner = asyncio.Runner()
             app = casework.open_async(ThreadedBackend(self.backend), machines=self.machines, **options)
             runner.run(app.__aenter__())
             self._closing += [runner.close, lambda: runner.run(app.close())]
@@ -78,6 +80,18 @@ class World:
         for id in ("x", "y"):
             self.virtual.start("lamp", id=id)
         return self
+
+    def commit(self, collect: Callable[[Any], Any]) -> Any:
+        """What a function hands back that is given the application's transaction, which is then committed."""
+        if self._runner is None:
+            with self.app.transaction() as tx:
+                return collect(tx)
+
+        async def block() -> Any:
+            async with self.app.transaction() as own:
+                return collect(own)
+
+        return self._runner.run(block(), context=contextvars.copy_context())
 
     def types(self, id: str) -> list[str]:
         """The events that wait for an execution."""

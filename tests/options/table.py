@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
-
-from tests.options.places import PLACES, options_of
 
 SOMETHING = object()
 """Whatever it is, it is not what the other values show."""
@@ -56,17 +54,6 @@ def each(rows: Rows) -> list[Any]:
 def names(rows: Rows) -> list[str]:
     """What the tests of ``each`` are called."""
     return [f"{place}({option})" for place, option in each(rows)]
-
-
-def missing(rows: Rows, *prefixes: str, without: Container[str] = ()) -> list[str]:
-    """What is missing in rows, and what is too much: options of the places that begin so, as their signatures say."""
-    wanted = {
-        f"{place}({option})"
-        for place in PLACES
-        if place.startswith(prefixes) and place not in without
-        for option, _ in options_of(place, all_of_them=True)
-    }
-    return sorted(wanted ^ set(names(rows)))
 
 
 def refusal(call: Callable[[], Any]) -> str:

@@ -8,7 +8,7 @@ from tests.options.app_rows import APP
 from tests.options.applications import World
 from tests.options.key_rows import KEY_ROWS
 from tests.options.stream_rows import STREAM_ROWS
-from tests.options.table import each, missing, names
+from tests.options.table import each, names
 
 TABLE = {**APP, **STREAM_ROWS, **KEY_ROWS}
 
@@ -18,11 +18,3 @@ TABLE = {**APP, **STREAM_ROWS, **KEY_ROWS}
 def test_an_option_changes_something(place: str, option: str, kind: str) -> None:
     options = {"trace_max": 10} if place == "app.trace" else {}
     assert TABLE[place][option].differs(lambda: World(kind, **options))
-
-
-def test_the_table_has_each_option_of_these_places() -> None:
-    assert missing(TABLE, "app.", "streams.", "keys.", without=ELSEWHERE) == []
-
-
-ELSEWHERE = {"app.worker", "streams.consumer"}
-"""Their options are those of structs of their own."""

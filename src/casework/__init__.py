@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         present,
     )
     from casework.kernel.items import Index, Table
+    from casework.kernel.retry import Pauses
     from casework.simulation.invariants import invariant
     from casework.simulation.users import SimulationReport, simulate
     from casework.statechart import Machine
@@ -172,6 +173,7 @@ _WHERE = {
     "Machine": "casework.statechart:Machine",
     "OpenArguments": "casework.app.arguments:OpenArguments",
     "Op": "casework.streams.log:Op",
+    "Pauses": "casework.kernel.retry:Pauses",
     "StreamOptions": "casework.streams.log:StreamOptions",
     "StreamStore": "casework.app.streams:StreamStore",
     "TaskContext": "casework.executions.run_task:TaskContext",
@@ -260,6 +262,7 @@ __all__ = [
     "OpenTelemetryHook",
     "OutboxEntry",
     "OutcomeUnknown",
+    "Pauses",
     "PayloadMismatch",
     "Record",
     "RememberedError",

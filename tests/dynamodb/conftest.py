@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from casework.backends.dynamodb import AsyncDynamoDBBackend, CallPolicy, DynamoDBBackend
-from casework.kernel.retry import RetryPolicy
+from casework.kernel.retry import Pauses
 from tests.servers.clients import dynamodb, dynamodb_async
 
-QUICK = CallPolicy(deadline_s=3.0, pauses=RetryPolicy(first_pause_s=0.001, max_pause_s=0.01))
+QUICK = CallPolicy(deadline_s=3.0, pauses=Pauses(first_pause_s=0.001, max_pause_s=0.01))
 
 
 BLOCKING = frozenset(

@@ -33,11 +33,11 @@ from casework.errors import (
 from casework.kernel.conditions import absent
 from casework.kernel.effects import Get, GetMany, Query, Transact, Write
 from casework.kernel.items import Put, Table, Update
-from casework.kernel.retry import RetryPolicy
+from casework.kernel.retry import Pauses
 from tests.dynamodb.conftest import Maker
 
 THINGS = Table(name="things", partition="id", sort="n", sort_type="int")
-PAUSES = RetryPolicy(first_pause_s=0.001, max_pause_s=0.002)
+PAUSES = Pauses(first_pause_s=0.001, max_pause_s=0.002)
 SHORT = CallPolicy(deadline_s=0.03, unsent_max=2, throttled_max=2, conflict_max=2, lost_reads_max=2, pauses=PAUSES)
 PATIENT = CallPolicy(deadline_s=20.0, pauses=PAUSES)
 

@@ -13,7 +13,7 @@ from casework.errors import ConditionFailed, Contention, MissingTable, OutcomeUn
 from casework.kernel.conditions import absent, equals
 from casework.kernel.effects import Get, GetMany, Query, Transact, Write
 from casework.kernel.items import Check, Delete, Put, Table, Update
-from casework.kernel.retry import RetryPolicy
+from casework.kernel.retry import Pauses
 from tests.dynamodb.conftest import Maker
 from tests.servers.lossy_proxy import LossyProxy, Rule
 
@@ -123,7 +123,7 @@ def test_an_answer_lost_and_the_item_then_written_by_another_is_unknown(
 def test_a_write_that_never_gets_an_answer_is_unknown_at_the_deadline(
     make: Maker, lossy_proxy: LossyProxy, prefix: str, wrap: Callable[[Put], Any], sdk_attempts: int | None
 ) -> None:
-    policy = CallPolicy(deadline_s=0.2, pauses=RetryPolicy(first_pause_s=0.001, max_pause_s=0.01))
+    policy = CallPolicy(deadline_s=0.2, pauses=Pauses(first_pause_s=0.001, max_pause_s=0.01))
     backend = make(lossy_proxy.url, sdk_attempts=sdk_attempts and 2, prefix=prefix, policy=policy)
     backend.create_tables([THINGS])
     lossy_proxy.on("PutItem", times=None).drop_answer()

@@ -195,9 +195,9 @@ def test_a_codec_that_fails_for_one_execution_fails_for_no_other(where: str, nam
 
 
 def consumer_options() -> dict[str, Any]:
-    from casework.kernel.retry import RetryPolicy
+    from casework.kernel.retry import Pauses
 
-    return {"attempts_max": 1, "heartbeat_s": 0.05, "retry": RetryPolicy(first_pause_s=0.001, max_pause_s=0.001)}
+    return {"attempts_max": 1, "heartbeat_s": 0.05, "retry": Pauses(first_pause_s=0.001, max_pause_s=0.001)}
 
 
 @pytest.mark.parametrize("name", NAMES)

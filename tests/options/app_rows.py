@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import casework
+from casework.backends.drive import run
+from casework.executions.buckets import SETTINGS
+from casework.kernel.programs import get
 from casework.kernel.schema import EXECUTIONS
 from tests.options.applications import World
 from tests.options.table import SOMETHING, Row, refusal, row
@@ -229,6 +232,13 @@ def of_other_machine(w: World, machine: str) -> Any:
     return purged(w, machine=machine)[0]
 
 
+def raised(w: World, number: int) -> Any:
+    w.started().app.raise_buckets(number)
+    found = run(get(SETTINGS), w.backend)
+    assert found is not None
+    return found["buckets"]
+
+
 def failed(w: World) -> World:
     """``x`` and ``y`` have failed at an event."""
     for id in ("x", "y"):
@@ -304,6 +314,7 @@ APP = {
         "limit": row(lambda w, limit: ended(w).app.purge_ended(before="0s", limit=limit).looked, (1, 1), (2, 2)),
         "cursor": row(purged_after, (0, 2), (1, 1)),
     },
+    "app.raise_buckets": {"number": row(raised, (16, 16), (32, 32))},
     "app.complete_task": {
         "token": row(
             lambda w, of: [out is None for out in later(w, lambda token: w.app.complete_task(token, 5), of)],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from typing import Any
 
+from casework.idempotency.operating import get_record
 from casework.kernel.schema import IDEMPOTENCY
 from tests.options.applications import World
 from tests.options.table import SOMETHING, refusal, row
@@ -63,6 +66,14 @@ def waited(w: World, timeout_s: float) -> bool:
     began_us = look().middle_us
     w.app.idempotency.wait_for_completion("k", timeout_s)
     return (look().middle_us - began_us) / 1e6 >= 6
+
+
+def carried(w: World, method: str, key: str) -> Any:
+    """What a program says that looks at that key, where ``k`` is claimed."""
+    claimed(w)
+    answer = getattr(w.app.idempotency, method)(get_record(w.app.idempotency.shared, key))
+    found = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+    return found and found.key
 
 
 TOKEN = (("own", SOMETHING), ("another", SOMETHING))
@@ -130,6 +141,10 @@ KEY_ROWS = {
             lambda w, key: of_keys(w, lambda keys, tokens: keys.purge(key)),
             ("k", [None, "claimed"]), ("l", ["claimed", None]),
         ),
+    },
+    **{
+        f"keys.{name}": {"program": row(lambda w, key, name=name: carried(w, name, key), ("k", "k"), ("l", None))}
+        for name in ("run", "run_on_loop")
     },
     "keys.purge_expired": {"items": row(purged, (0, ["k", "l"]), (1, ["l"]))},
 }  # fmt: skip

@@ -45,7 +45,6 @@ OF_THE_USER = {"Codec"}
 """What users write: casework calls it."""
 
 SAME = {
-    "app.worker": "WorkerOptions",
     "Options": "open",
     "OpenArguments": "open",
     "Policy": "idempotent",

@@ -6,19 +6,26 @@ import pytest
 
 from tests.options import public
 from tests.options.app_rows import APP
+from tests.options.component_rows import COMPONENT, OF_THE_STORE
 from tests.options.guarded_rows import GUARDED
 from tests.options.http_rows import HTTP
 from tests.options.key_rows import KEY_ROWS
+from tests.options.opening_rows import OPENING
 from tests.options.public import SAME, everything
+from tests.options.running_rows import ON_AN_APPLICATION, RUNNING
 from tests.options.stream_rows import STREAM_ROWS
 from tests.options.table import Rows
 from tests.options.table_rows import CONDITIONS, HANDLED, TABLES, TRANSACTIONS
 
-ALL: Rows = {**APP, **STREAM_ROWS, **KEY_ROWS, **GUARDED, **HTTP, **TABLES, **CONDITIONS, **TRANSACTIONS, **HANDLED}
+ALL: Rows = {
+    **APP, **STREAM_ROWS, **KEY_ROWS, **GUARDED, **HTTP, **TABLES, **CONDITIONS, **TRANSACTIONS, **HANDLED,
+    **COMPONENT, **OPENING, **RUNNING, **ON_AN_APPLICATION,
+}  # fmt: skip
 
 CHANGE_NOTHING = {
     "Op(seq)": "what is read has it; an append gives it",
     "Op(at_us)": "as seq",
+    **{f"StoredExecution({name})": "what is read has it; a commit gives it" for name in OF_THE_STORE},
 }
 """Options that are none, and why."""
 
@@ -29,9 +36,6 @@ PENDING = {
     "AsyncDynamoDBStore.create",
     "AsyncExecutionStore",
     "AsyncIdempotencyStore",
-    "AsyncStreamStore",
-    "BufferedWriter.put",
-    "ConsumerOptions",
     "DynamoDBIdempotencyStore",
     "DynamoDBStore",
     "DynamoDBStore.create",
@@ -51,8 +55,6 @@ PENDING = {
     "Machine.load",
     "Machine.task",
     "MemoryIdempotencyStore",
-    "Op",
-    "OpPage.mark_at",
     "RelaySettings",
     "Replica",
     "Replica.append",
@@ -63,50 +65,17 @@ PENDING = {
     "Replica.tail",
     "Replica.unpark",
     "Replica.view",
-    "RetryPolicy",
     "SqliteIdempotencyStore",
     "SqliteStore",
-    "StoredExecution",
-    "StreamOptions",
-    "StreamStore",
-    "TaskContext.heartbeat",
-    "TimerOp",
-    "VirtualApp",
-    "VirtualApp.advance",
-    "VirtualApp.calls",
-    "VirtualApp.fake",
-    "Worker.when_ended",
-    "WorkerOptions",
-    "WorkerThread.wait",
-    "app.raise_buckets",
     "cloudformation",
     "done_invoke",
     "error_invoke",
-    "executions.ack_outbox",
-    "executions.ack_spawn",
-    "executions.append_trace",
-    "executions.commit",
-    "executions.delete_timer",
-    "executions.due_timers",
-    "executions.is_processed",
-    "executions.list_executions",
-    "executions.load",
-    "executions.load_for_event",
-    "executions.purge",
-    "executions.raise_buckets",
-    "executions.read_trace",
-    "executions.save",
     "iam_policy",
     "invariant",
-    "keys.run",
-    "keys.run_on_loop",
-    "open",
-    "open_async",
     "rearm",
     "simulate",
     "start",
     "step",
-    "streams.consumer",
     "timer_event",
 }  # fmt: skip
 """Places whose rows are still to be written."""

@@ -174,6 +174,30 @@ def test_poison_stops_the_stream_where_that_is_wanted_until_somebody_resumes_it(
     assert recorded(backend, 2) == ["b"]
 
 
+def test_a_pause_longer_than_the_lease_is_kept_and_the_stream_is_held_meanwhile() -> None:
+    backend, tried_us, leases_us = backend_with("a"), [], []
+
+    def handle(op: Op, writes: HandlerWrites) -> None:
+        tried_us.append(backend.clock.now().middle_us)
+        if len(tried_us) == 2:
+            leave.set()
+        raise ValueError("no")
+
+    leave = Flag()
+    retry = casework.Pauses(first_pause_s=1000.0, max_pause_s=1000.0)
+    _, program = follower(backend, handle, leave, lease_s=6.0, retry=retry)
+    stepped = Stepped(program, backend)
+    while not stepped.done:
+        if isinstance(stepped.effect, Race) and tried_us:
+            lease_end_us = run(cursors.read_cursor("g", "s"), backend).lease_end_us
+            leases_us.append(lease_end_us - backend.clock.now().middle_us)
+            assert run(cursors.take("g", "s", "another", 6.0), backend) is None
+        stepped.step()
+    paused_s = (tried_us[1] - tried_us[0]) / 1e6
+    assert 6.0 < paused_s < 1000.0
+    assert min(leases_us) > 3_000_000
+
+
 def test_attempts_are_counted_over_crashes() -> None:
     backend = backend_with("bad")
 

@@ -243,7 +243,9 @@ def commit(
         processed_event_id = check_text("processed_event_id", processed_event_id)
     yield from own_store(shared)
     yield from _register_status(shared, exe.status)
-    if exe.version and exe.known_timers is None:
+    if not exe.version:
+        _take_over(exe, None)  # a copy of another one begins without its trace, its timers and its events
+    elif exe.known_timers is None:
         _take_over(exe, (yield from get(exe.key)))
     yield from refresh_sometimes(shared)
     writer = yield from token()

@@ -34,7 +34,7 @@ from casework.kernel.effects import Get, Query
 from casework.kernel.items import AnyWrite, Check, Put, Update
 from casework.kernel.limits import MAX_INT
 from casework.kernel.programs import Program, all_reads, get_many, now, sleep, token, transact
-from casework.kernel.retry import RetryPolicy, fraction
+from casework.kernel.retry import Pauses, fraction
 from casework.kernel.schema import FORMAT, REGISTRY, STREAM_CLAIMS, STREAMS
 from casework.streams.log import (
     BATCH_BYTES_MAX,
@@ -58,7 +58,7 @@ from casework.streams.log import (
 YIELD_EVERY_WINS = 20
 """A writer pauses once in so many rounds won, so that one that never met another cannot starve it."""
 
-SLOW_DOWN = RetryPolicy(first_pause_s=0.05, max_pause_s=0.4)
+SLOW_DOWN = Pauses(first_pause_s=0.05, max_pause_s=0.4)
 """Pauses after the store asked for a slower pace."""
 
 

@@ -23,7 +23,7 @@ from casework.kernel.effects import Call, Flag, Handle
 from casework.kernel.items import AnyWrite, Check, Delete, Item, Key, Put, Scalar, Table, Update
 from casework.kernel.limits import MAX_TRANSACTION_WRITES, checked_key
 from casework.kernel.programs import Program, now, query_all, race, spawn, token, transact, write
-from casework.kernel.retry import RetryPolicy
+from casework.kernel.retry import Pauses
 from casework.kernel.schema import FORMAT, REGISTRY
 from casework.streams import cursors
 from casework.streams.cursors import Cursor, Lost
@@ -51,8 +51,8 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     A group that has been there goes on where it was; ``seek`` moves it."""
     on_truncated: Literal["stop", "floor", "snapshot"] = "stop"
     """When what it has not handled was truncated: stop this stream for the group and say so, or go on from there."""
-    retry: RetryPolicy = RetryPolicy(first_pause_s=0.2, max_pause_s=30.0)
-    """Pauses between attempts."""
+    retry: Pauses = Pauses(first_pause_s=0.2, max_pause_s=30.0)
+    """Pauses between attempts, of which ``attempts_max`` says how many there are. The stream is held meanwhile."""
     lease_s: float = 30.0
     """A crashed consumer's streams are taken over after so long. While a handler runs, its lease is renewed."""
     handler_max_s: float = 900.0
@@ -67,7 +67,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_choice("on_poison", self.on_poison, ("park", "stop"))
         check_start("start", self.start)
         check_choice("on_truncated", self.on_truncated, ("stop", "floor", "snapshot"))
-        check_instance("retry", self.retry, RetryPolicy, "a RetryPolicy(first_pause_s=..., max_pause_s=...)")
+        check_instance("retry", self.retry, Pauses, "a casework.Pauses(first_pause_s=..., max_pause_s=...)")
         for name in ("lease_s", "handler_max_s", "heartbeat_s"):
             check_seconds(name, getattr(self, name), above=True)
 
@@ -429,9 +429,20 @@ def _failed(
     if attempts < options.attempts_max:
         cursor = yield from cursors.note_failure(cursor, op.seq - 1, error, lease_s, mark=before)
         dice = yield from token()
-        yield from race(leave, timeout_s=min(options.retry.pause_s(attempts, dice), options.lease_s / 3))
-        return cursor
+        return (yield from _pause(cursor, options.retry.pause_s(attempts, dice), lease_s, leave))
     if options.on_poison == "stop":
         return (yield from cursors.note_failure(cursor, op.seq - 1, error, lease_s, mark=before, stop=True))
     consumer.parked_n += 1
     return (yield from cursors.park(cursor, op, error, lease_s, page.mark_at(op.seq)))
+
+
+def _pause(cursor: Cursor, pause_s: float, lease_s: float, leave: Flag) -> Program[Cursor]:
+    """Let a pause pass, unless told to leave, and keep the stream meanwhile."""
+    part_s = lease_s / 3
+    while pause_s > part_s and not leave.is_set:
+        yield from race(leave, timeout_s=part_s)
+        pause_s -= part_s
+        cursor = yield from cursors.renew(cursor, lease_s)
+    if not leave.is_set:
+        yield from race(leave, timeout_s=pause_s)
+    return cursor

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def casework_app() -> Iterator[Callable[..., VirtualApp]]:
     """A maker of applications in virtual time; see ``casework.testing.VirtualApp``.
 
-    ``app = casework_app(order_machine)``; options are those of ``casework.open``.
+    ``app = casework_app(order_machine)``; options are those of ``casework.open`` but ``store`` and ``create``.
     """
     from casework.testing.virtual import VirtualApp
 

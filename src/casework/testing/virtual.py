@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from casework.app.arguments import make_options
+from casework.app.arguments import check_rest, make_options
 from casework.app.core import Core
 from casework.app.sync import App, prepare
 from casework.arguments import check_count
@@ -33,6 +33,7 @@ from casework.kernel.programs import Program, query
 from casework.kernel.schema import EXECUTIONS, INDEX_KINDS
 from casework.statechart import Machine
 from casework.statechart.durations import delay_us
+from casework.streams.log import StreamOptions
 
 ROUNDS_MAX = 10_000
 """Rounds of work without the clock moving, after which something goes round in a circle."""
@@ -60,16 +61,19 @@ class VirtualApp(App):
         machines: the machines under test.
         seed: of ids and jitter.
         codec: as for ``casework.open``.
-        options: those of ``casework.open``.
+        streams: as for ``casework.open``.
+        options: the others of ``casework.open`` but ``store`` and ``create``: the store is in memory, with its tables.
     """
 
     def __init__(
-        self, machines: Sequence[Machine], *, seed: int = 0, codec: Codec | None = None, **options: Any
-    ) -> None:
+        self, machines: Sequence[Machine], *, seed: int = 0, codec: Codec | None = None,
+        streams: StreamOptions | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         check_count("seed", seed)
+        check_rest(None, streams)
         self.clock = VirtualClock()
         super().__init__(
-            Core(machines, make_options(**options), codec),
+            Core(machines, make_options(**options), codec, streams),
             MemoryBackend(seed=seed, clock=self.clock),
             owns_backend=True,
         )

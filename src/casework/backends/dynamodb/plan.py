@@ -40,7 +40,7 @@ from casework.kernel.conditions import evaluate
 from casework.kernel.effects import Get, GetMany, Page, Query, Transact, Write
 from casework.kernel.items import AnyWrite, Item, Key, Put, Update
 from casework.kernel.limits import check_key, check_query, check_transaction, check_write
-from casework.kernel.retry import RetryPolicy
+from casework.kernel.retry import Pauses
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class CallPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     deadline_s: float = 30.0
     """Nothing is repeated later than this after the first attempt; at most 540."""
-    pauses: RetryPolicy = RetryPolicy(first_pause_s=0.02, max_pause_s=1.0)
+    pauses: Pauses = Pauses(first_pause_s=0.02, max_pause_s=1.0)
     """Lengths of the pauses, with full jitter."""
     unsent_max: int = 3
     """Attempts that found nobody to connect to, before ``Unavailable``."""

@@ -13,7 +13,7 @@ from casework.kernel.conditions import absent
 from casework.kernel.effects import Effect, Sleep
 from casework.kernel.items import Item, Key, Put
 from casework.kernel.programs import Program, sleep, transact
-from casework.kernel.retry import RetryPolicy
+from casework.kernel.retry import Pauses
 from casework.kernel.schema import FORMAT, REGISTRY, STREAM_CLAIMS, STREAMS
 from casework.simulation.carrier import Process
 from casework.simulation.faults import ROUGH
@@ -44,7 +44,7 @@ class Failures(Scenario):
     ops_n, consumers, operators = 4, 2, 2
     options = ConsumerOptions(
         lease_s=5.0, heartbeat_s=1.0, batch_max=3, attempts_max=ATTEMPTS_MAX, handler_max_s=20.0,
-        retry=RetryPolicy(first_pause_s=0.5, max_pause_s=2.0),
+        retry=Pauses(first_pause_s=0.5, max_pause_s=2.0),
     )  # fmt: skip
     durations_s: tuple[float, ...] = (0.0,)
     """A handler takes one of these."""

@@ -10,16 +10,18 @@ from tests.options.component_rows import COMPONENT, OF_THE_STORE
 from tests.options.guarded_rows import GUARDED
 from tests.options.http_rows import HTTP
 from tests.options.key_rows import KEY_ROWS
+from tests.options.machine_rows import MACHINES
 from tests.options.opening_rows import OPENING
 from tests.options.public import SAME, everything
 from tests.options.running_rows import ON_AN_APPLICATION, RUNNING
+from tests.options.simulation_rows import SIMULATION
 from tests.options.stream_rows import STREAM_ROWS
 from tests.options.table import Rows
 from tests.options.table_rows import CONDITIONS, HANDLED, TABLES, TRANSACTIONS
 
 ALL: Rows = {
     **APP, **STREAM_ROWS, **KEY_ROWS, **GUARDED, **HTTP, **TABLES, **CONDITIONS, **TRANSACTIONS, **HANDLED,
-    **COMPONENT, **OPENING, **RUNNING, **ON_AN_APPLICATION,
+    **COMPONENT, **OPENING, **RUNNING, **ON_AN_APPLICATION, **MACHINES, **SIMULATION,
 }  # fmt: skip
 
 CHANGE_NOTHING = {
@@ -39,21 +41,8 @@ PENDING = {
     "DynamoDBIdempotencyStore",
     "DynamoDBStore",
     "DynamoDBStore.create",
-    "Event",
-    "Execution.is_in",
     "ExecutionStore",
-    "History.calls",
-    "History.visited",
     "IdempotencyStore",
-    "Machine.accepts",
-    "Machine.action",
-    "Machine.all_from_scxml",
-    "Machine.from_dict",
-    "Machine.from_scxml",
-    "Machine.from_yaml",
-    "Machine.guard",
-    "Machine.load",
-    "Machine.task",
     "MemoryIdempotencyStore",
     "RelaySettings",
     "Replica",
@@ -67,16 +56,6 @@ PENDING = {
     "Replica.view",
     "SqliteIdempotencyStore",
     "SqliteStore",
-    "cloudformation",
-    "done_invoke",
-    "error_invoke",
-    "iam_policy",
-    "invariant",
-    "rearm",
-    "simulate",
-    "start",
-    "step",
-    "timer_event",
 }  # fmt: skip
 """Places whose rows are still to be written."""
 

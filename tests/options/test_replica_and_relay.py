@@ -1,4 +1,4 @@
-"""Each option of a replica's fold, append and unpark, each query parameter of a relay, and what ends a simulation."""
+"""Each option of a replica, and each query parameter of a relay, changes something."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("litestar")
 
-import casework
 from casework.backends.drive import run
 from casework.replica import Replica
 from casework.streams.append import append
@@ -192,17 +191,3 @@ def test_the_table_has_each_option_of_these_methods() -> None:
 @pytest.mark.parametrize(("place", "option"), each(REPLICA), ids=names(REPLICA))
 def test_an_option_of_a_replica_changes_something(place: str, option: str) -> None:
     assert REPLICA[place][option].differs()
-
-
-# --- what ends a simulation -------------------------------------------------------------------------------------------
-
-LIGHT = {"id": "light", "initial": "on", "states": {"on": {"on": {"Go": "off"}}, "off": {"type": "final"}}}
-
-
-@pytest.mark.parametrize(("option", "value", "other"), [("runs", 2, 4), ("seconds", 0, None), ("seed", 3, 4)])
-def test_an_option_ends_a_simulation_or_begins_it_elsewhere(option: str, value: Any, other: Any) -> None:
-    found = []
-    for given in (value, other):
-        report = casework.simulate(casework.Machine.from_dict(LIGHT), **{"runs": 3, "seed": 1, option: given})
-        found.append((report.runs, report.first_seed))
-    assert found == {"runs": [(2, 1), (4, 1)], "seconds": [(1, 1), (3, 1)], "seed": [(3, 3), (3, 4)]}[option]

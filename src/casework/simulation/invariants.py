@@ -91,7 +91,8 @@ Invariant = Callable[[Execution, History], Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__casework_invariant__"
-_of_machines: WeakKeyDictionary[Machine, list[Invariant]] = WeakKeyDictionary()
+_of_machines: WeakKeyDictionary[Any, list[Invariant]] = WeakKeyDictionary()
+"""By a machine's tables, which it has in common with the views that applications have of it, and with no other one."""
 
 
 def invariant(what: Any) -> Any:
@@ -109,7 +110,7 @@ def invariant(what: Any) -> Any:
         machine = what
 
         def register(function: F) -> F:
-            found = _of_machines.setdefault(machine, [])
+            found = _of_machines.setdefault(machine.tables, [])
             if function not in found:
                 found.append(function)
             return function
@@ -123,9 +124,7 @@ def invariant(what: Any) -> Any:
 
 def invariants_of(machine: Machine) -> list[Invariant]:
     """Those registered with ``@casework.invariant(machine)``, which an application may know by a view of its own."""
-    same = (machine.name, machine.hash)
-    known = [functions for one, functions in _of_machines.items() if (one.name, one.hash) == same]
-    return list(dict.fromkeys(function for functions in known for function in functions))
+    return list(_of_machines.get(machine.tables, ()))
 
 
 def marked(values: Iterable[Any]) -> list[Invariant]:

@@ -13,15 +13,25 @@ from tests.options.key_rows import KEY_ROWS
 from tests.options.machine_rows import MACHINES
 from tests.options.opening_rows import OPENING
 from tests.options.public import SAME, everything
+from tests.options.replica_rows import REPLICA
 from tests.options.running_rows import ON_AN_APPLICATION, RUNNING
 from tests.options.simulation_rows import SIMULATION
 from tests.options.stream_rows import STREAM_ROWS
 from tests.options.table import Rows
 from tests.options.table_rows import CONDITIONS, HANDLED, TABLES, TRANSACTIONS
 
+
+def relay_settings() -> Rows:
+    """The relay's, which needs an extra."""
+    pytest.importorskip("litestar")
+    from tests.options.relay_rows import SETTINGS
+
+    return SETTINGS
+
+
 ALL: Rows = {
     **APP, **STREAM_ROWS, **KEY_ROWS, **GUARDED, **HTTP, **TABLES, **CONDITIONS, **TRANSACTIONS, **HANDLED,
-    **COMPONENT, **OPENING, **RUNNING, **ON_AN_APPLICATION, **MACHINES, **SIMULATION,
+    **COMPONENT, **OPENING, **RUNNING, **ON_AN_APPLICATION, **MACHINES, **SIMULATION, **REPLICA, **relay_settings(),
 }  # fmt: skip
 
 CHANGE_NOTHING = {
@@ -44,16 +54,6 @@ PENDING = {
     "ExecutionStore",
     "IdempotencyStore",
     "MemoryIdempotencyStore",
-    "RelaySettings",
-    "Replica",
-    "Replica.append",
-    "Replica.fold",
-    "Replica.pull",
-    "Replica.read",
-    "Replica.rebase",
-    "Replica.tail",
-    "Replica.unpark",
-    "Replica.view",
     "SqliteIdempotencyStore",
     "SqliteStore",
 }  # fmt: skip

@@ -23,6 +23,7 @@ from casework.errors import LogChanged
 from casework.relay.bounds import BEGUN, bounded
 from casework.relay.problems import answer_error, problem_of, stored_ops
 from casework.relay.service import Relay
+from casework.relay.settings import PAGE_OPS_MAX, WAIT_S_MAX
 from casework.relay.types import (
     FoundSnapshot,
     HeadInfo,
@@ -131,8 +132,10 @@ class StreamsController(Controller):
         state: State,
         stream: StreamPath,
         after: After = 0,
-        limit: Annotated[int, Parameter(ge=1, le=1000, description="At most so many.")] = 1000,
-        wait_s: Annotated[float, Parameter(ge=0, le=20, description="Long poll: wait so long for operations.")] = 0.0,
+        limit: Annotated[int, Parameter(ge=1, le=PAGE_OPS_MAX, description="At most so many.")] = PAGE_OPS_MAX,
+        wait_s: Annotated[
+            float, Parameter(ge=0, le=WAIT_S_MAX, description="Long poll: wait so long for operations.")
+        ] = 0.0,
         mark: Mark = "",
     ) -> Pulled:
         """The operations after a number, in order and without a hole."""
@@ -300,7 +303,7 @@ async def metrics(state: State) -> str:
 def _waits_s(scope: Any) -> float:
     """How long a request may wait for operations."""
     asked = re.search(rb"(?:^|&)wait_s=([0-9]{1,3}(?:\.[0-9]{1,6})?)", scope.get("query_string", b""))
-    return min(20.0, float(asked[1])) if asked and scope["method"] == "GET" else 0.0
+    return min(WAIT_S_MAX, float(asked[1])) if asked and scope["method"] == "GET" else 0.0
 
 
 def make_app(relay: Relay) -> Litestar:

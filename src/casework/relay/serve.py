@@ -58,7 +58,7 @@ class RelayServer(uvicorn.Server):
                 host=host,
                 port=port,
                 http=protocol,
-                limit_concurrency=settings.max_connections,
+                limit_concurrency=settings.max_connections + 1,  # uvicorn refuses at its limit, not above it
                 log_level=log_level,
                 lifespan="on",
                 access_log=False,

@@ -16,6 +16,10 @@ PUSH_DEADLINE_S = 20.0
 """Below the 30 seconds after which an API gateway gives up, so that the client gets an answer that says something."""
 
 
+PAGE_OPS_MAX, WAIT_S_MAX = 1000, 20
+"""No pull may ask for more: the relay's own description says so, and clients are made from it."""
+
+
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a relay."""
 
@@ -26,11 +30,11 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     max_push_ops: int = 1000
     """A push of more operations gets 413."""
     max_page_ops: int = 1000
-    """A pull for more gets 422."""
+    """A page, and what an event stream reads at a time, has at most so many operations, 1 to 1,000."""
     max_page_bytes: int = 4 * 1024 * 1024
     """A page ends when its data has so many bytes."""
     max_wait_s: float = 20.0
-    """A long poll waits at most so long."""
+    """A long poll waits at most so long, whatever it asks for; 0 to 20."""
     max_event_bytes: int = 256 * 1024
     """An event stream reads so many bytes at a time: a client that stands still holds no more."""
     slow_client_s: float = 30.0
@@ -50,13 +54,13 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in (
             "max_body_bytes",
             "max_push_ops",
-            "max_page_ops",
             "max_page_bytes",
             "max_event_bytes",
             "max_connections",
         ):
             check_count(name, getattr(self, name), 1)
-        check_seconds("max_wait_s", self.max_wait_s)
+        check_count("max_page_ops", self.max_page_ops, 1, PAGE_OPS_MAX)
+        check_seconds("max_wait_s", self.max_wait_s, 0, WAIT_S_MAX)
         check_seconds("slow_client_s", self.slow_client_s, above=True)
         check_seconds("header_s", self.header_s, above=True)
         if self.max_stream_s is not None:

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from casework.arguments import check_function, check_instance, check_text
+from casework.arguments import check_function, check_instance, check_seconds, check_text
 from casework.errors import CursorTooOld, LogChanged, Misuse, Unavailable
 from casework.replica.answers import (
     PAGE_OPS,
@@ -40,6 +40,9 @@ PUSH_BYTES = 2_000_000
 
 CHANGES_MAX = 3
 """The log may become another one so often during a pull."""
+
+WAIT_S_MAX = 20
+"""A relay refuses a request that asks to wait longer."""
 
 TAIL_PAUSE_S, EMPTY_PAUSE_S = 30.0, 2.0
 """The longest pause before a relay is asked again, and the one where there is no stream yet."""
@@ -181,10 +184,14 @@ class Replica:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def pull(self, *, wait_s: float = 0.0) -> int:
-        """Pull what is new until there is no more; how many operations. ``wait_s``: wait so long for the first.
+        """Pull what is new until there is no more; how many operations.
+
+        Args:
+            wait_s: wait so long for the first one, 0 to 20; a relay may wait less.
 
         Raises CursorTooOld when what comes next was truncated: see :meth:`begin_at_snapshot`. Others as ``push``.
         """
+        check_seconds("wait_s", wait_s, 0, WAIT_S_MAX)
         count = 0
         changes = 0
         while True:
@@ -269,7 +276,15 @@ class Replica:
         waited for. Raises what asking again does not mend: RelayRefused, CursorTooOld (see :meth:`rebase`), LogChanged:
         some of what it gave is in the relay's log no more (see :meth:`differences`), and the file has gone on in the
         new one.
+
+        Args:
+            after: the number to go on behind; None: what was pulled.
+            wait_s: each request for what comes waits so long at the relay, 0 to 20.
         """
+        check_seconds("wait_s", wait_s, 0, WAIT_S_MAX)
+        return self._tail(after, wait_s)
+
+    def _tail(self, after: int | None, wait_s: float) -> Iterator[Op]:
         position = self.file.cursor if after is None else after
         rewinds = self.file.rewinds
         failures = 0

@@ -55,10 +55,14 @@ casework.idempotent_django_view(store, scope=None, style="Stripe")
 
 
 @pytest.mark.slow
-def test_a_misspelt_option_of_an_http_surface_fails_in_a_type_checker(tmp_path: Path) -> None:
+def test_a_misspelt_option_of_an_http_surface_fails_in_a_type_checker(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    assert pytestconfig.cache is not None
+    known = pytestconfig.cache.mkdir("mypy")  # what it has found out about casework, for the next run
     (tmp_path / "site.py").write_text(SNIPPET)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "site.py"],
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(known), "site.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     wrong = [int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line]

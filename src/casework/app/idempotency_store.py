@@ -77,6 +77,9 @@ def _claim(
 _claim.__name__ = "claim"
 
 
+CONNECT_TIMEOUT_S = 5
+
+
 def steady_clock(backend: Any) -> Callable[[], int]:
     """The steady clock beside a backend's time: the host's, or the virtual one where time is virtual."""
     clock = getattr(getattr(backend, "blocking", backend), "clock", None)
@@ -204,7 +207,7 @@ class DynamoDBIdempotencyStore(IdempotencyStore):
         create_table: make the table when it is missing, and see to its TTL, before the first call.
         lease_grace_seconds: as for :class:`IdempotencyStore`.
         connect_timeout: seconds to connect, of the client of its own.
-        read_timeout: seconds to wait for an answer, of the client of its own.
+        read_timeout: seconds to wait for an answer, of the client of its own; of yours, those that you gave it.
         max_retries: attempts at a call that found nobody or no answer, before ``Unavailable``. Of a service that never
             answers, every method hears within ``(max_retries + 1) x read_timeout`` and a second.
         config: a ``botocore.config.Config`` of yours, merged over that of the client of its own.
@@ -214,7 +217,7 @@ class DynamoDBIdempotencyStore(IdempotencyStore):
     def __init__(
         self, *, table: str | None = None, client: Any = None, endpoint_url: str | None = None,
         region_name: str | None = None, create_table: bool = True, lease_grace_seconds: int = 60,
-        connect_timeout: float = 5, read_timeout: float = 10, max_retries: int = 3, config: Any = None,
+        connect_timeout: float = CONNECT_TIMEOUT_S, read_timeout: float = 10, max_retries: int = 3, config: Any = None,
         clock: Any = None,
     ) -> None:  # fmt: skip
         from casework.backends.dynamodb.sync import DynamoDBBackend
@@ -224,7 +227,7 @@ class DynamoDBIdempotencyStore(IdempotencyStore):
         backend = DynamoDBBackend(
             client, prefix="", endpoint_url=endpoint_url, region_name=region_name, clock=clock,
             policy=_call_policy(max_retries, read_timeout), config=config,
-            settings={"connect_timeout": connect_timeout, "read_timeout": read_timeout},
+            settings=_settings(client, connect_timeout, read_timeout),
         )  # fmt: skip
         super().__init__(backend, lease_grace_seconds=lease_grace_seconds)
         self._lazy = _LazyTable(table, create_table)
@@ -262,6 +265,15 @@ def _silence_us(max_retries: int, read_timeout: float) -> int:
     read_timeout`` and a second.
     """
     return round((max_retries * read_timeout + 0.5) * 1e6)
+
+
+def _settings(client: Any, connect_timeout: float, read_timeout: float) -> dict[str, float] | None:
+    """Of a client of the store's own; Misuse for a time to connect where one of the user's was given."""
+    if client is None:
+        return {"connect_timeout": connect_timeout, "read_timeout": read_timeout}
+    if connect_timeout != CONNECT_TIMEOUT_S:
+        raise Misuse("connect_timeout: that is for a client of the store's own, and one was given; make yours with it")
+    return None
 
 
 def _check_client(
@@ -330,10 +342,11 @@ class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
     def __init__(
         self, *, table: str | None = None, client: Any = None, endpoint_url: str | None = None,
         region_name: str | None = None, create_table: bool = True, lease_grace_seconds: int = 60,
-        connect_timeout: float = 5, read_timeout: float = 10, max_retries: int = 3, config: Any = None,
+        connect_timeout: float = CONNECT_TIMEOUT_S, read_timeout: float = 10, max_retries: int = 3, config: Any = None,
         clock: Any = None,
     ) -> None:  # fmt: skip
         from casework.backends.dynamodb.aio import AsyncDynamoDBBackend
+        from casework.backends.dynamodb.client import check_own
         from casework.backends.dynamodb.clock import ServiceClock
 
         _check_client(endpoint_url, region_name, create_table, connect_timeout, read_timeout)
@@ -342,8 +355,9 @@ class AsyncDynamoDBIdempotencyStore(AsyncIdempotencyStore):
         self._make = functools.partial(
             AsyncDynamoDBBackend, client, prefix="", endpoint_url=endpoint_url, region_name=region_name, clock=clock,
             policy=_call_policy(max_retries, read_timeout), config=config,
-            settings={"connect_timeout": connect_timeout, "read_timeout": read_timeout},
+            settings=_settings(client, connect_timeout, read_timeout),
         )  # fmt: skip
+        check_own(client, endpoint_url=endpoint_url, region_name=region_name, config=config)
         self._lazy = _LazyTable(table, create_table)
         self._silence_us = _silence_us(max_retries, read_timeout)
         self._is_closed = False

@@ -15,6 +15,7 @@ from casework.backends.dynamodb.client import (
     Asks,
     Call,
     arguments_of,
+    check_own,
     import_extra,
     make_config,
     returns_items,
@@ -73,6 +74,7 @@ class AsyncDynamoDBBackend:
         settings: Mapping[str, Any] | None = None,
         config: Any = None,
     ) -> None:
+        check_own(client, endpoint_url=endpoint_url, region_name=region_name, settings=settings, config=config)
         self.meter = Meter() if meter else None
         self.clock = clock or ServiceClock()
         self._given = client

@@ -27,7 +27,7 @@ from casework.backends.dynamodb.faults import (
 )
 from casework.backends.dynamodb.metering import METERED, Meter
 from casework.backends.dynamodb.plan import CallPolicy, Pause, Send, Steps
-from casework.errors import CaseworkError, MissingExtra, Unavailable
+from casework.errors import CaseworkError, MissingExtra, Misuse, Unavailable
 from casework.kernel.schema import REGISTRY
 
 CONNECT_TIMEOUT_S = 5.0
@@ -55,6 +55,16 @@ def make_config(make: Callable[..., Any], concurrency: int, settings: Mapping[st
     """
     config = make(**{**config_of(concurrency), **settings})
     return config if merge is None else config.merge(merge)
+
+
+def check_own(client: Any, **of_own: Any) -> None:
+    """Misuse for what only a client of our own would have, where one of the user's was given."""
+    given = [name for name, value in of_own.items() if value is not None]
+    if client is not None and given:
+        raise Misuse(
+            f"{' and '.join(given)}: that is for a client of the store's own, and one was given; make yours with it, "
+            "or leave client out"
+        )
 
 
 def config_of(concurrency: int) -> dict[str, Any]:

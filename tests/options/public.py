@@ -92,19 +92,35 @@ def exported() -> Iterator[Public]:
         yield Public(f"casework.{name}", getattr(casework, name), None)
 
 
+BACKENDS = (
+    "casework.backends.dynamodb.DynamoDBBackend", "casework.backends.dynamodb.AsyncDynamoDBBackend",
+    "casework.backends.sqlite.SqliteBackend", "casework.backends.memory.MemoryBackend",
+    "casework.backends.threaded.ThreadedBackend",
+)  # fmt: skip
+"""What ``casework.open`` takes in place of a URL. How they are made is public; their methods are for drivers."""
+
+
+def found() -> Iterator[Public]:
+    """All of it."""
+    yield from documented()
+    yield from exported()
+    for path in BACKENDS:
+        yield Public(path, found_at(path), frozenset())
+
+
 @functools.cache
 def everything() -> Mapping[str, tuple[str, ...]]:
     """The options of each public place that has some, in their order."""
     by_id: dict[int, Public] = {}
-    for public in (*documented(), *exported()):
+    for public in found():
         by_id.setdefault(id(public.what), public)
-    found: dict[str, tuple[str, ...]] = {}
+    options: dict[str, tuple[str, ...]] = {}
     for public in by_id.values():
         for place, function in places_of(public):
-            options = tuple(options_of(place, function))
-            if options:
-                found[place] = (*found.get(place, ()), *(each for each in options if each not in found.get(place, ())))
-    return found
+            both = (*options.get(place, ()), *options_of(place, function))
+            if both:
+                options[place] = tuple(dict.fromkeys(both))
+    return options
 
 
 def places_of(public: Public) -> Iterator[tuple[str, Any]]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import casework
+from tests.executions.stepping import fresh_backend
 from tests.options import public
 from tests.options.app_rows import APP
+from tests.options.backend_rows import BACKENDS, ON_SERVICE
 from tests.options.component_rows import COMPONENT, OF_THE_STORE
 from tests.options.guarded_rows import GUARDED
 from tests.options.http_rows import HTTP
@@ -33,7 +36,7 @@ def relay_settings() -> Rows:
 ALL: Rows = {
     **APP, **STREAM_ROWS, **KEY_ROWS, **GUARDED, **HTTP, **TABLES, **CONDITIONS, **TRANSACTIONS, **HANDLED,
     **COMPONENT, **OPENING, **RUNNING, **ON_AN_APPLICATION, **MACHINES, **SIMULATION, **REPLICA, **relay_settings(),
-    **STORES, **ON_DYNAMODB,
+    **STORES, **ON_DYNAMODB, **BACKENDS, **ON_SERVICE,
 }  # fmt: skip
 
 CHANGE_NOTHING = {
@@ -65,7 +68,14 @@ def test_options_under_two_names_are_the_same(place: str) -> None:
 
 
 def test_what_is_handed_out_or_named_otherwise_is_public() -> None:
-    shown = {each.path for each in (*public.documented(), *public.exported())}
+    shown = {each.path for each in public.found()}
     names = shown | {path.rpartition(".")[2] for path in shown}
     assert {*public.HANDED_OUT, *public.OF_THE_USER, *public.OWNERS} <= names
     assert set(SAME) <= set(everything())
+
+
+def test_what_an_operation_says_of_its_place_before_it_is_stored_counts_for_nothing() -> None:
+    streams = casework.StreamStore(fresh_backend())
+    streams.append("s", [casework.Op("a", b"", seq=7, at_us=7)])
+    (op,) = streams.read("s")
+    assert op.seq == 1 and op.at_us > 7

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any
 
 import pytest
-from botocore.loaders import create_loader
 
 import casework
 from casework.backends.dynamodb import DynamoDBBackend
@@ -15,16 +13,7 @@ from casework.backends.dynamodb.aio import AsyncDynamoDBBackend
 from tests.options.store_rows import ON_DYNAMODB, STORES, OnDynamoDB
 from tests.options.table import each, names
 
-
-@pytest.fixture(autouse=True)
-def quick_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients read what botocore knows of its services once, not each again, and look for no credentials."""
-    monkeypatch.setattr("botocore.session.create_loader", LOADER)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-
-
-LOADER = functools.cache(create_loader)
+pytestmark = pytest.mark.usefixtures("quick_clients")
 
 
 @pytest.mark.parametrize(("place", "option"), each(STORES), ids=names(STORES))

@@ -19,10 +19,20 @@ from casework.backends.user_calls import UserCalls
 from casework.errors import Misuse
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program
-from casework.streams import cursors, groups, marks, read, retention
+from casework.streams import cursors, groups, marks, read, retention, waiting
 from casework.streams.consumer import Consumer, ConsumerOptions, Handler, consume
 from casework.streams.cursors import Cursor, Parked
-from casework.streams.log import Appended, Log, Op, StreamOptions, check_after, check_limit, check_stop, check_stream
+from casework.streams.log import (
+    Appended,
+    Log,
+    Op,
+    StreamOptions,
+    Watcher,
+    check_after,
+    check_limit,
+    check_stop,
+    check_stream,
+)
 from casework.streams.marks import check_mark
 from casework.streams.writer import Writer
 
@@ -97,7 +107,7 @@ class StreamStore:
         self.log = self._writer.log
 
     page = _driven(read.read_page)
-    wait = _driven(read.wait_page)
+    wait = _driven(waiting.wait_page)
     head = _driven(read.read_head)
     mark = _driven(marks.mark_of)
     list = _driven(retention.list_streams)
@@ -172,10 +182,15 @@ class StreamStore:
         return self._tail(stream, after, stop, mark)
 
     def _tail(self, stream: str, after: int, stop: Flag | None, mark: str) -> Iterator[Op]:
-        while stop is None or not stop.is_set:
-            page = self.wait(stream, after, PAGE_OPS, wait_s=TAIL_WAIT_S, stop=stop, mark=mark)
-            yield from page.ops
-            after, mark = page.next_after, page.mark
+        with Watcher(self.log, stream) as watcher:
+            while stop is None or not stop.is_set:
+                page = run(
+                    waiting.wait_again(
+                        self.log, watcher, after, PAGE_OPS, wait_s=TAIL_WAIT_S, stop=stop, mark=mark
+                    ), self.backend
+                )  # fmt: skip
+                yield from page.ops
+                after, mark = page.next_after, page.mark
 
     def writer(self) -> BufferedWriter:
         """A writer that collects operations into whole transactions, for a ``with`` block, whose end flushes it."""

@@ -16,10 +16,20 @@ from casework.backends.port import AsyncBackend, check_backend
 from casework.backends.user_calls import UserCalls
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program
-from casework.streams import cursors, groups, marks, read, retention
+from casework.streams import cursors, groups, marks, read, retention, waiting
 from casework.streams.append import Pending
 from casework.streams.consumer import Consumer, Handler, consume
-from casework.streams.log import Appended, Log, Op, StreamOptions, check_after, check_limit, check_stream
+from casework.streams.log import (
+    Appended,
+    Log,
+    Op,
+    StreamOptions,
+    Watcher,
+    check_after,
+    check_limit,
+    check_stop,
+    check_stream,
+)
 from casework.streams.marks import check_mark
 from casework.streams.writer import Writer
 
@@ -58,7 +68,7 @@ class AsyncStreamStore:
         self._late: set[asyncio.Task[Any]] = set()
 
     page = _driven(read.read_page)
-    wait = _driven(read.wait_page)
+    wait = _driven(waiting.wait_page)
     head = _driven(read.read_head)
     mark = _driven(marks.mark_of)
     list = _driven(retention.list_streams)
@@ -122,11 +132,20 @@ class AsyncStreamStore:
 
     async def tail(self, stream: str, after: int = 0, *, stop: Flag | None = None, mark: str = "") -> AsyncIterator[Op]:
         """As :meth:`casework.app.streams.StreamStore.tail`, for ``async for``."""
-        while stop is None or not stop.is_set:
-            page = await self.wait(stream, after, PAGE_OPS, wait_s=TAIL_WAIT_S, stop=stop, mark=mark)
-            for op in page.ops:
-                yield op
-            after, mark = page.next_after, page.mark
+        check_stream(stream)
+        check_after(after)
+        check_stop(stop)
+        check_mark(mark)
+        with Watcher(self.log, stream) as watcher:
+            while stop is None or not stop.is_set:
+                page = await run_async(
+                    waiting.wait_again(
+                        self.log, watcher, after, PAGE_OPS, wait_s=TAIL_WAIT_S, stop=stop, mark=mark
+                    ), self.backend
+                )  # fmt: skip
+                for op in page.ops:
+                    yield op
+                after, mark = page.next_after, page.mark
 
     def writer(self) -> AsyncBufferedWriter:
         """As :meth:`casework.app.streams.StreamStore.writer`, for ``async with``."""

@@ -37,7 +37,7 @@ from casework.relay.types import (
     Truncate,
     TruncateResult,
 )
-from casework.streams.log import Op
+from casework.streams.log import Op, Watcher
 from casework.streams.marks import MARK_MAX
 from casework.streams.read import OpPage
 
@@ -241,6 +241,14 @@ async def _events(
     The token is looked at as often as it is for any other request; where it has ended, so does the stream.
     """
     yield b": operations follow\n\n"
+    with relay.watcher(stream) as watcher:
+        async for lines in _followed(relay, watcher, page, is_allowed):
+            yield lines
+
+
+async def _followed(
+    relay: Relay, watcher: Watcher, page: OpPage, is_allowed: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[bytes]:
     settings = relay.settings
     begun_us = told_us = relay.store.backend.now().middle_us
     while True:
@@ -260,7 +268,7 @@ async def _events(
             return
         most, after, mark = settings.max_event_bytes, page.next_after, page.mark
         try:
-            page = await relay.wait(stream, after, settings.max_page_ops, wait_s, max_bytes=most, mark=mark)
+            page = await relay.wait(watcher, after, settings.max_page_ops, wait_s, max_bytes=most, mark=mark)
         except LogChanged as changed:
             yield b"event: problem\ndata: %b\n\n" % msgspec.json.encode(problem_of(changed))
             return

@@ -16,9 +16,10 @@ from casework.errors import CaseworkError, CursorAhead, ItemTooLarge, LogChanged
 from casework.kernel.effects import Flag
 from casework.relay.sealing import seal, sealing_key, unseal
 from casework.relay.settings import RelaySettings
-from casework.streams.log import Appended, Op, check_op
+from casework.streams.log import Appended, Op, Watcher, check_op
 from casework.streams.read import OpPage
 from casework.streams.tokens import TokenInfo, looks_like_token, verify_token
+from casework.streams.waiting import wait_again
 
 TOKENS_KEPT = 10_000
 """Answers about so many tokens are remembered, for ``token_cache_s``."""
@@ -149,19 +150,27 @@ class Relay:
             if after == 0 and (await self.store.head(stream)).last_seq == 0:
                 raise self.not_found(stream)
             look_s = max(0.1, self.settings.token_cache_s)
-            while wait_s > 0 and not page.ops and not self.stopping.is_set and await is_allowed():
-                page = await self.wait(stream, after, limit, min(wait_s, look_s), max_bytes=most, mark=mark)
-                wait_s -= look_s
+            with self.watcher(stream) as watcher:
+                while wait_s > 0 and not page.ops and not self.stopping.is_set and await is_allowed():
+                    page = await self.wait(watcher, after, limit, min(wait_s, look_s), max_bytes=most, mark=mark)
+                    wait_s -= look_s
         self.counts.ops_pulled += len(page.ops)
         return page
 
-    async def wait(self, stream: str, after: int, limit: int, wait_s: float, *, max_bytes: int, mark: str) -> OpPage:
+    def watcher(self, stream: str) -> Watcher:
+        """What a request that waits for a stream keeps until it ends, in a ``with`` block."""
+        return Watcher(self.store.log, stream)
+
+    async def wait(
+        self, watcher: Watcher, after: int, limit: int, wait_s: float, *, max_bytes: int, mark: str
+    ) -> OpPage:
         """A page, or an empty one after ``wait_s``, or when the relay stops."""
         self.counts.waiting += 1
         try:
-            return await self.store.wait(
-                stream, after, limit, wait_s=wait_s, stop=self.stopping, max_bytes=max_bytes, mark=mark
+            waits = wait_again(
+                self.store.log, watcher, after, limit, wait_s=wait_s, stop=self.stopping, max_bytes=max_bytes, mark=mark
             )
+            return await run_async(waits, self.store.backend)
         finally:
             self.counts.waiting -= 1
 

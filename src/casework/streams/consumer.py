@@ -29,7 +29,8 @@ from casework.streams import cursors
 from casework.streams.cursors import Cursor, Lost
 from casework.streams.log import Log, Op, check_stream, check_streams
 from casework.streams.positions import Start, check_start, position_of
-from casework.streams.read import OpPage, wait_page
+from casework.streams.read import OpPage
+from casework.streams.waiting import wait_page
 
 log_ = logging.getLogger("casework.streams")
 

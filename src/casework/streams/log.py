@@ -11,7 +11,7 @@ import collections
 import hashlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -155,6 +155,12 @@ class Log:
         self.round_trip_s = 0.01
         self._rivals: dict[str, dict[str, int]] = {}
         self.watches: dict[str, Watch] = {}
+        self.seat: collections.deque[None] = collections.deque([None])
+        """Of those who wait for a stream one at a time has it, and looks for all."""
+        self.idle: dict[Watcher, None] = {}
+        """Those who wait now, without the seat."""
+        self.new_watch = Flag()
+        """Set for whoever has the seat: a stream more is to be looked at."""
         self.holes: dict[tuple[str, int], int] = {}
 
     def place(self, stream: str) -> Place | None:
@@ -216,19 +222,63 @@ LAST_POLL_S = 0.5
 """A waiting reader looks again after pauses that grow between these, unless this process itself appends."""
 
 
+class Look:
+    """A page that is being read, or was just read, for all who want the very same."""
+
+    __slots__ = ("began_us", "over", "page")
+
+    def __init__(self, began_us: int) -> None:
+        self.began_us = began_us
+        self.over = Flag()
+        self.page: Any = None
+
+
 class Watch:
-    """Those of one process who wait for a stream. One of them at a time holds the seat and polls for all."""
+    """Those of one process who wait for a stream, and when its head is looked at next."""
+
+    __slots__ = ("due_us", "looks", "pause_s", "watchers")
 
     def __init__(self) -> None:
-        self.flags: list[Flag] = []
-        self.seat: collections.deque[None] = collections.deque([None])
+        self.watchers: list[Watcher] = []
+        self.looks: dict[Any, Look] = {}
         self.pause_s = FIRST_POLL_S
+        self.due_us = 0
 
     def ring(self) -> None:
-        """Wake all."""
+        """Something was appended by this process: wake all, and look again soon."""
         self.pause_s = FIRST_POLL_S
-        for flag in tuple(self.flags):
-            flag.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have all who wait read; what was read before counts no more."""
+        self.looks = {}
+        for watcher in tuple(self.watchers):
+            watcher.flag.set()
+
+
+class Watcher:
+    """One who waits for a stream, once or again and again; between two waits it misses nothing. For ``with``."""
+
+    __slots__ = ("_log", "after", "flag", "is_new", "stream", "watch")
+
+    def __init__(self, log: Log, stream: str) -> None:
+        self._log, self.stream = log, stream
+        self.flag = Flag()
+        """There may be something new."""
+        self.flag.set()
+        self.is_new = True
+        self.after = 0
+        self.watch = log.watches.setdefault(stream, Watch())
+        self.watch.watchers.append(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait no more."""
+        self.watch.watchers.remove(self)
+        if not self.watch.watchers and self._log.watches.get(self.stream) is self.watch:
+            self._log.watches.pop(self.stream, None)
 
 
 # --- checking ---------------------------------------------------------------------------------------------------------

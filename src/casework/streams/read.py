@@ -10,7 +10,7 @@ import itertools
 
 import msgspec
 
-from casework.arguments import check_count, check_seconds
+from casework.arguments import check_count
 from casework.errors import (
     ConditionFailed,
     Contention,
@@ -22,19 +22,15 @@ from casework.errors import (
     StreamDamaged,
 )
 from casework.kernel.conditions import absent
-from casework.kernel.effects import Flag
-from casework.kernel.items import Item, Put
-from casework.kernel.programs import Program, get, now, query, race, sleep, write
+from casework.kernel.items import Put
+from casework.kernel.programs import Program, get, now, query, sleep, write
 from casework.kernel.schema import STREAMS
 from casework.streams.log import (
-    LAST_POLL_S,
     Head,
     Log,
     Op,
     Segment,
-    Watch,
     check_after,
-    check_stop,
     check_stream,
     head_key,
     head_of,
@@ -252,74 +248,3 @@ def fill_hole(stream: str, position: int, first_above: int, at_us: int) -> Progr
         except Contention:
             return False
     return True
-
-
-# --- waiting ----------------------------------------------------------------------------------------------------------
-
-
-def wait_page(
-    log: Log,
-    stream: str,
-    after: int = 0,
-    limit: int = 1000,
-    *,
-    wait_s: float,
-    stop: Flag | None = None,
-    max_bytes: int | None = None,
-    mark: str = "",
-) -> Program[OpPage]:
-    """A page as :func:`read_page` gives it; while it is empty, wait for operations for up to ``wait_s``.
-
-    Those of one process who wait for a stream share one poll, and an append of this process wakes them at once.
-    ``stop`` ends the wait early. For drivers that know ``Race``.
-    """
-    check_stream(stream)
-    check_seconds("wait_s", wait_s)
-    check_stop(stop)
-    started = yield from now()
-    own = Flag()
-    watch = log.watches.setdefault(stream, Watch())
-    watch.flags.append(own)
-    try:
-        while True:
-            own.clear()
-            page = yield from read_page(log, stream, after, limit, max_bytes=max_bytes, mark=mark)
-            moment = yield from now()
-            left_s = wait_s - (moment.middle_us - started.middle_us) / 1e6
-            if page.ops or page.next_after > after or left_s <= 0 or (stop is not None and stop.is_set):
-                return page
-            yield from _wait(watch, own, stop, stream, after, left_s)
-    finally:
-        watch.flags.remove(own)
-        if not watch.flags:
-            log.watches.pop(stream, None)
-
-
-def _wait(watch: Watch, own: Flag, stop: Flag | None, stream: str, after: int, left_s: float) -> Program[None]:
-    """Until there may be something new; whoever gets the seat polls for all."""
-    waits = [own] if stop is None else [own, stop]
-    try:
-        watch.seat.pop()
-    except IndexError:
-        yield from race(*waits, timeout_s=left_s)
-        return
-    try:
-        yield from _poll(watch, waits, stream, after, left_s)
-    finally:
-        watch.seat.append(None)
-        for flag in tuple(watch.flags):
-            flag.set()  # whoever waits looks for itself, and one of them takes the seat
-
-
-def _poll(watch: Watch, waits: list[Flag], stream: str, after: int, left_s: float) -> Program[None]:
-    while left_s > 0:
-        pause_s = min(watch.pause_s, left_s)
-        yield from race(*waits, timeout_s=pause_s)
-        left_s -= pause_s
-        watch.pause_s = min(watch.pause_s * 1.5, LAST_POLL_S)
-        if any(flag.is_set for flag in waits):
-            return
-        page = yield from query(STREAMS, stream, low=after + 1, limit=1)
-        items: list[Item] = page.items
-        if items:
-            return

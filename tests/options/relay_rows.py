@@ -71,13 +71,14 @@ def listed_after(cursor: str | None) -> list[str]:
 def waits(world: World, ask: Callable[[], Any]) -> bool:
     """Whether a request waits for what comes; it is answered at once."""
     asked_s: list[float] = []
-    wait = world.relay.store.wait
+    wait = world.relay.wait
 
     def noted(*arguments: Any, **options: Any) -> Any:
-        asked_s.append(options["wait_s"])
-        return wait(*arguments, **{**options, "wait_s": 0.0})
+        watcher, after, limit, wait_s = arguments
+        asked_s.append(wait_s)
+        return wait(watcher, after, limit, 0.0, **options)
 
-    world.relay.store.wait = noted  # type: ignore[method-assign, assignment]
+    world.relay.wait = noted  # type: ignore[method-assign]
     ask()
     return max(asked_s, default=0.0) > 0.0
 

@@ -21,7 +21,8 @@ import pytest
 import casework
 from casework.backends.memory import MemoryBackend
 from casework.errors import Misuse
-from tests.options.places import PLACES, World, options_of
+from casework.idempotency.guarding import Policy
+from tests.options.places import NOTES, PLACES, World, options_of
 
 HALF = "\ud800"
 HUGE = 2**70
@@ -95,6 +96,7 @@ VALID: dict[str, Any] = {
     "event_id": "e", "exe": casework.StoredExecution("x", "{}"), "entry": {}, "path": "a", "fire_at": 1.0, "at_s": 1.0,
     "version": 1, "queue": "q", "data": b"d", "name": "n", "function": lambda state, op: state, "initial": 0,
     "scope": None, "queue_url": "https://sqs/q", "attribute": "a", "value": 1,
+    "item": {"id": "a"}, "set": {"n": 1}, "table": NOTES, "when": casework.absent(), "duration": "1s", "after": 0,
     "machines": [], "partition": "p", "sort": "q", "before": "30d", "to": "head",
 }  # fmt: skip
 """What a required argument gets while another one is wrong."""
@@ -127,6 +129,12 @@ def required(world: World, place: str, parameters: Mapping[str, inspect.Paramete
     }  # fmt: skip
     if place.startswith(("executions.", "keys.", "app.")):
         del special["path"]
+    if place.startswith("tx."):
+        special["key"] = NOTES.key("a")
+    if place == "tx.finish":
+        claim = casework.Claim("k", "n", "t", Policy(), epoch=1, is_reclaimed=False)
+        claim.answers_http, claim.shared = True, world.app.idempotency.shared
+        return {"claim": claim}
     if place == "simulate":
         return {"machines": [world.machine], "runs": 1}
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

@@ -23,6 +23,7 @@ from casework import (
     idempotent,
     once,
 )
+from casework.idempotency.guarding import Policy
 from casework.kernel.effects import Get, Query, Transact
 from casework.kernel.schema import EXECUTIONS
 
@@ -160,6 +161,30 @@ def test_bad_parts_are_refused_where_they_are_given(app: casework.App) -> None:
             tx.put(THINGS, {"id": f"{n}"})
         tx.send("o-1", "Paid")
     assert thing(app, "1") is None
+
+
+@pytest.mark.parametrize(
+    ("is_request", "given", "said"),
+    [
+        (False, {"body": b"x"}, "belong to a request"),
+        (False, {"status": 201}, "belong to a request"),
+        (True, {"body": b"x", "result": 1}, "not both"),
+        (True, {"status": 7}, "status is 7"),
+        (True, {"headers": {"X": 5}}, "the value of X is 5"),
+    ],
+)
+def test_what_no_caller_could_be_answered_with_is_no_result_of_a_claim(
+    app: casework.App, is_request: bool, given: dict[str, Any], said: str
+) -> None:
+    claim = casework.Claim("k", "n", "t", Policy(), epoch=1, is_reclaimed=False)
+    claim.answers_http, claim.shared = is_request, app.idempotency.shared
+    with app.transaction() as tx, pytest.raises(Misuse, match=said):
+        tx.finish(claim=claim, **given)
+
+
+def test_names_of_attributes_to_remove_are_a_list(app: casework.App) -> None:
+    with app.transaction() as tx, pytest.raises(Misuse, match="update: remove is 'note'"):
+        tx.update(THINGS.key("a"), {}, remove="note")
 
 
 def test_a_function_finishes_its_key_in_the_transaction(app: casework.App) -> None:

@@ -7,6 +7,7 @@ option changes. A new option is under both at once, and fails until it is looked
 from __future__ import annotations
 
 import inspect
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import casework
 from casework.app.idempotency_store import IdempotencyStore
 from casework.app.streams import StreamStore
 from casework.app.sync import App
+from casework.aws import cloudformation, iam_policy
 from casework.backends.memory import MemoryBackend
 from casework.executions.worker import WorkerOptions
 from casework.idempotency.guarding import Policy
@@ -123,6 +125,25 @@ def file_in(make: Callable[..., Any], name: str = "path") -> Place:
     return place
 
 
+NOTES = casework.Table(name="notes", partition="id")
+
+
+def in_transaction(name: str) -> Place:
+    return lambda world: getattr(world.app.transaction(), name)
+
+
+def of_replica(name: str) -> Place:
+    def place(world: World) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            with tempfile.TemporaryDirectory() as folder, Replica(Path(folder) / "r.replica", stream="s") as own:
+                return getattr(own, name)(*arguments, **options)
+
+        call.__signature__ = inspect.signature(getattr(Replica, name).__get__(object()))  # type: ignore[attr-defined]
+        return call
+
+    return place
+
+
 NOT_ASKED = ("close", "run", "run_on_loop", "check_is_open", "raise_buckets")
 """Without options of their own, or not for users."""
 
@@ -170,6 +191,19 @@ PLACES: dict[str, Place] = {
     "Machine.from_scxml": lambda world: casework.Machine.from_scxml,
     "Machine.from_dict": lambda world: casework.Machine.from_dict,
     "Machine.load": lambda world: casework.Machine.load,
+    **{
+        f"tx.{name}": in_transaction(name)
+        for name in ("put", "update", "delete", "check", "send", "append", "start", "finish")
+    },
+    **{
+        f"Replica.{name}": of_replica(name)
+        for name in ("append", "fold", "read", "pull", "tail", "rebase", "unpark", "view")
+    },
+    "BufferedWriter.put": lambda world: world.app.streams.writer().put,
+    "Pauses": lambda world: casework.Pauses,
+    "VirtualApp.advance": lambda world: VirtualApp([]).advance,
+    "cloudformation": lambda world: cloudformation,
+    "iam_policy": lambda world: iam_policy,
     "Table": lambda world: casework.Table,
     "Index": lambda world: casework.Index,
 }

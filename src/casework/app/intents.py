@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from casework.app.core import Core
+from casework.arguments import check_count, check_instance, check_text
 from casework.errors import LeaseLost, Misuse, OpIdReused, Refusal, StoreError, TransactionRefused
 from casework.executions import deliver
 from casework.executions.deliver import Execution
@@ -273,15 +274,32 @@ def result_of(
     claim: Claim, result: Any, status: int | None, headers: Mapping[str, str] | None, body: bytes | None
 ) -> tuple[int, dict[str, str] | None, bytes]:
     """What to store as a claim's result: of a function through its codec, of a request as its response."""
+    if not claim.answers_http:
+        if status is not None or headers is not None or body is not None:
+            raise Misuse(
+                "status, headers and body belong to a request under IdempotencyMiddleware; give the result alone"
+            )
+        return RESULT, None, claim.codec.encode(result)
+    _check_response(result, status, headers, body)
     if body is not None:
         return (200 if status is None else status), dict(headers or {}), body
-    if not claim.answers_http:
-        if status is not None or headers is not None:
-            raise Misuse("status and headers belong to a request under IdempotencyMiddleware; give the result alone")
-        return RESULT, None, claim.codec.encode(result)
     check_json(result, "result")
     found = {"content-type": "application/json"} | {name.lower(): value for name, value in (headers or {}).items()}
     return (200 if status is None else status), found, msgspec.json.encode(result)
+
+
+def _check_response(result: Any, status: Any, headers: Any, body: Any) -> None:
+    if status is not None:
+        check_count("status", status, 100, 599)
+    if headers is not None:
+        check_instance("headers", headers, Mapping, "a mapping of names to values")
+        for name, value in headers.items():
+            check_text("headers: a name", name)
+            check_text(f"headers: the value of {name}", value, 100_000, may_be_empty=True)
+    if body is not None:
+        check_instance("body", body, bytes, "bytes")
+        if result is not None:
+            raise Misuse("body and result: give the body of the response, or what it is made of, not both")
 
 
 class AppendIntent:

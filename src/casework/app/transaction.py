@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 from casework.app.core import Core
 from casework.app.current import current_claim
 from casework.app.intents import AppendIntent, FinishIntent, Intent, SendIntent, StartIntent, WriteIntent, result_of
+from casework.arguments import check_instance, check_list, check_text
 from casework.backends.drive import run
 from casework.backends.drive_async import run_async
 from casework.errors import CaseworkError, ConditionFailed, Contention, ItemTooLarge, Misuse, OutcomeUnknown, Refusal
@@ -164,6 +165,7 @@ class Intents:
         """Set and remove attributes of an item of a table of your own."""
         _check_is("update: key", key, Key, "a key, such as notes.key('n-1')")
         _check_is("update: set", set, Mapping, "a mapping of attributes to values")
+        check_list("update: remove", remove, check_text, "a list of names of attributes")
         self.add(WriteIntent(Update(key, dict(set), tuple(remove), when)))
 
     def delete(self, key: Key, *, when: Condition | None = None) -> None:
@@ -174,6 +176,7 @@ class Intents:
     def check(self, key: Key, when: Condition) -> None:
         """Write nothing; refuse the transaction unless the condition holds."""
         _check_is("check: key", key, Key, "a key, such as notes.key('n-1')")
+        _check_is("check: when", when, Condition, "a condition, such as casework.present()")
         self.add(WriteIntent(Check(key, when)))
 
     def send(self, id: str, event: str, data: Any = None, *, event_id: str | None = None, priority: int = 0) -> None:
@@ -226,8 +229,13 @@ class Intents:
             headers: of its response.
             body: of its response, instead of ``result``.
 
-        Raises Misuse when there is no claim, or it is of another store.
+        Raises Misuse when there is no claim, or it is of another store, and for ``status``, ``headers`` or ``body``
+        where the claim is no request's.
         """  # fmt: skip
+        if claim is not None:
+            check_instance(
+                "finish: claim", claim, Claim, "a claim, such as casework.current_claim() hands out, or None"
+            )
         found = claim if claim is not None else current_claim()
         if found is None:
             raise Misuse("there is no claim to finish here: call it under @idempotent, with once() or the middleware")

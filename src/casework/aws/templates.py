@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from casework.arguments import check_choice, check_instance, check_list, check_text
 from casework.backends.dynamodb.encode import table_name
 from casework.backends.dynamodb.tables import describe
-from casework.errors import Misuse
 from casework.kernel.items import Table
 from casework.kernel.schema import TABLES
 
@@ -34,6 +34,7 @@ def cloudformation(prefix: str = "casework", tables: Sequence[Table] = TABLES) -
         prefix: default of the template's parameter ``Prefix``.
         tables: casework's own, and yours if ``app.transaction()`` writes to them.
     """
+    _check(prefix, tables)
     resources: dict[str, Any] = {}
     outputs: dict[str, Any] = {}
     for table in tables:
@@ -86,8 +87,10 @@ def iam_policy(
         account: AWS account number; ``*`` allows all.
         partition: ``aws``, ``aws-cn`` or ``aws-us-gov``.
     """
-    if role not in ("app", "worker", "admin"):
-        raise Misuse(f"{role!r} is not a role; use 'app', 'worker' or 'admin'")
+    _check(prefix, tables)
+    check_choice("role", role, ("app", "worker", "admin"))
+    for name, text in (("region", region), ("account", account), ("partition", partition)):
+        check_text(name, text, 100)
     arns = {
         table.name: f"arn:{partition}:dynamodb:{region}:{account}:table/{table_name(prefix, table)}" for table in tables
     }
@@ -106,6 +109,15 @@ def iam_policy(
         if walked:
             statements.append(_statement("CaseworkWalks", ("Scan",), walked))
     return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _check(prefix: Any, tables: Any) -> None:
+    check_text("prefix", prefix, 200, may_be_empty=True)
+    check_list("tables", tables, _check_table, "a list of casework.Table")
+
+
+def _check_table(what: str, given: Any) -> None:
+    check_instance(what, given, Table, "a casework.Table(...)")
 
 
 def _statement(sid: str, actions: Sequence[str], resources: list[str]) -> dict[str, Any]:

@@ -173,12 +173,12 @@ def at_least(attribute: str, value: str | int | bytes) -> Condition:
 
 
 def all_of(*conditions: Condition) -> Condition:
-    """Holds when every one holds; none at all: always."""
+    """Holds when every one holds. A write refuses it of none at all: leave it out there."""
     return conditions[0] if len(conditions) == 1 else AllOf(conditions)
 
 
 def any_of(*conditions: Condition) -> Condition:
-    """Holds when at least one holds; none at all: never."""
+    """Holds when at least one holds. A write refuses it of none at all."""
     return conditions[0] if len(conditions) == 1 else AnyOf(conditions)
 
 

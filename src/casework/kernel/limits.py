@@ -136,16 +136,25 @@ def _check_index_keys(table: Table, attributes: Mapping[str, Any]) -> None:
             _check_key_part(value, index.sort_type, MAX_SORT_BYTES, table, index.sort)
 
 
+def _check_attribute(name: Any, where: object) -> None:
+    if type(name) is not str or name not in _sizes_of_names:
+        _check_name(name, where)
+
+
 def check_condition(condition: Condition | None, where: object) -> None:
     """Misuse when a condition compares with a value that no store can hold, or orders booleans."""
     if condition is None:
         return
     kind = type(condition)
     if kind is Absent or kind is Present:
+        if condition.attribute is not None:  # type: ignore[attr-defined]
+            _check_attribute(condition.attribute, where)  # type: ignore[attr-defined]
         return
     if kind is Equals:
+        _check_attribute(condition.attribute, where)  # type: ignore[attr-defined]
         check_value(condition.value, where)  # type: ignore[attr-defined]
     elif kind is Compares:
+        _check_attribute(condition.attribute, where)  # type: ignore[attr-defined]
         check_value(condition.value, where)  # type: ignore[attr-defined]
         if type(condition.value) is bool:  # type: ignore[attr-defined]
             raise Misuse(f"{where}: booleans have no order; compare them with equals()")

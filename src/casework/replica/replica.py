@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from casework.arguments import check_function, check_instance, check_seconds, check_text
+from casework.arguments import check_flag, check_function, check_instance, check_seconds, check_text
 from casework.errors import CursorTooOld, LogChanged, Misuse, Unavailable
 from casework.replica.answers import (
     PAGE_OPS,
@@ -30,7 +30,7 @@ from casework.replica.answers import (
 )
 from casework.replica.file import Difference, ReplicaFile, Waiting
 from casework.replica.transport import Answer, HttpTransport, Transport
-from casework.streams.log import Op, check_op, check_stream
+from casework.streams.log import OP_ID_BYTES_MAX, Op, check_after, check_op, check_stream
 
 T = TypeVar("T")
 
@@ -50,6 +50,13 @@ TAIL_PAUSE_S, EMPTY_PAUSE_S = 30.0, 2.0
 log = logging.getLogger("casework.replica")
 
 TOKEN_VARIABLE = "CASEWORK_RELAY_TOKEN"
+
+
+def _check_fold(name: Any, function: Any, encode: Any, decode: Any, keep: Any) -> None:
+    check_text("name", name)
+    for what, given in (("function", function), ("encode", encode), ("decode", decode)):
+        check_function(what, given)
+    check_flag("keep", keep)
 
 
 class PushReport(msgspec.Struct):
@@ -265,6 +272,10 @@ class Replica:
 
     def read(self, after: int = 0) -> Iterator[Op]:
         """The stream as far as it was pulled, behind number ``after``, in order."""
+        check_after(after)
+        return self._read(after)
+
+    def _read(self, after: int) -> Iterator[Op]:
         while page := self.file.read(after, PAGE_OPS):
             yield from page
             after = page[-1].seq
@@ -281,6 +292,8 @@ class Replica:
             after: the number to go on behind; None: what was pulled.
             wait_s: each request for what comes waits so long at the relay, 0 to 20.
         """
+        if after is not None:
+            check_after(after)
         check_seconds("wait_s", wait_s, 0, WAIT_S_MAX)
         return self._tail(after, wait_s)
 
@@ -329,6 +342,7 @@ class Replica:
         Raises CursorTooOld when there is no snapshot and ``skip_lost`` was not said. Changes nothing where nothing that
         was not pulled is gone.
         """
+        check_flag("skip_lost", skip_lost)
         try:
             self.pull()
             return self.file.cursor
@@ -365,6 +379,7 @@ class Replica:
             decode: and back; of the relay's snapshot, too, where the replica went on from one.
             keep: store the state in the file.
         """
+        _check_fold(name, function, encode, decode, keep)
         rewinds = self.file.rewinds
         known = self.file.fold(name)
         watermark, state = (0, initial) if known is None else (known[0], decode(known[1]))
@@ -401,6 +416,8 @@ class Replica:
             drop: forget it.
             new_id: push it under another id, since its own is taken by something else.
         """
+        check_text("id", id, OP_ID_BYTES_MAX)
+        check_flag("drop", drop)
         if new_id is not None:
             if drop:
                 raise Misuse("an operation that is dropped needs no new id; give one of the two")

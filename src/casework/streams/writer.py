@@ -119,7 +119,8 @@ class Writer:
         was not flushed keeps its order; an operation whose id is taken by other content holds nothing up. When a
         transaction's worth waits, this call stores it, so that what waits in memory is bounded.
         """
-        lane, entry = self.lane(stream), _Entry(checked(stream, ops), None, is_put=True)
+        entry = _Entry(checked(stream, ops), None, is_put=True)
+        lane = self.lane(stream)
         yield from self._enter(stream, lane, entry)
         is_forgotten = self._lanes.get(stream) is not lane  # let go in this very moment: no flush will find it
         is_full = sum(len(waiting.pendings) for waiting in tuple(lane.queue)) >= BATCH_OPS_MAX

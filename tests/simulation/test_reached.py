@@ -151,15 +151,20 @@ def again(execution: casework.Execution, history: Any) -> bool:
 
 
 def test_a_task_that_runs_again_is_explained_whatever_became_of_its_first_attempt() -> None:
-    reasons = set()
+    reasons: set[str] = set()
+    died = "worker-N died when it had claimed attempt N, before it began, and the lease ended"
+    explained_n = 0
     for seed in range(0, 600, 2):
+        if explained_n >= 6 and died in reasons and len(reasons) > 1:
+            break
         report = simulate(machine(TASK), runs=1, seed=seed, invariants=[again])
         if report.failure is None:
             continue
         lines = [line for line in report.failure.timeline.splitlines() if re.search(r"attempt [2-9] \(key", line)]
         assert lines and all(", since " in line for line in lines), report.failure.timeline
         reasons |= {re.sub(r"\d+", "N", line.rpartition(", since ")[2]) for line in lines}
-    assert "worker-N died when it had claimed attempt N, before it began, and the lease ended" in reasons
+        explained_n += 1
+    assert died in reasons
     assert len(reasons) > 1
     assert all("lease" in reason for reason in reasons)
 

@@ -96,7 +96,8 @@ VALID: dict[str, Any] = {
     "event_id": "e", "exe": casework.StoredExecution("x", "{}"), "entry": {}, "path": "a", "fire_at": 1.0, "at_s": 1.0,
     "version": 1, "queue": "q", "data": b"d", "name": "n", "function": lambda state, op: state, "initial": 0,
     "scope": None, "queue_url": "https://sqs/q", "attribute": "a", "value": 1,
-    "item": {"id": "a"}, "set": {"n": 1}, "table": NOTES, "when": casework.absent(), "duration": "1s", "after": 0,
+    "item": {"id": "a"}, "text": "id: x",
+    "definition": {"id": "x"}, "set": {"n": 1}, "table": NOTES, "when": casework.absent(), "duration": "1s", "after": 0,
     "machines": [], "partition": "p", "sort": "q", "before": "30d", "to": "head",
 }  # fmt: skip
 """What a required argument gets while another one is wrong."""

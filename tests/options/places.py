@@ -189,6 +189,7 @@ PLACES: dict[str, Place] = {
     "Machine.guard": lambda world: world.machine.guard,
     "Machine.from_yaml": lambda world: casework.Machine.from_yaml,
     "Machine.from_scxml": lambda world: casework.Machine.from_scxml,
+    "Machine.all_from_scxml": lambda world: casework.Machine.all_from_scxml,
     "Machine.from_dict": lambda world: casework.Machine.from_dict,
     "Machine.load": lambda world: casework.Machine.load,
     **{

@@ -88,6 +88,7 @@ class Machine:
             text,
             "text; Machine.from_yaml takes a definition's text, Machine.load a path",
         )
+        check_text("source", source, 4096)
         return cls._from_raw(*read(text, source))
 
     @classmethod
@@ -105,11 +106,13 @@ class Machine:
         from casework.statechart.load.scxml import parse
 
         _check(isinstance(text, str), text, "text; Machine.from_scxml takes a document's text, Machine.load a path")
+        check_text("source", source, 4096)
         return [cls._from_raw(raw, Problems(source)) for raw in parse(text, source)]
 
     @classmethod
     def from_dict(cls, definition: Mapping[str, Any], *, source: str = "machine") -> Self:
         """The machine in a mapping: the authoring format, or a normalised definition as a store keeps it."""
+        check_text("source", source, 4096)
         if not isinstance(definition, Mapping):
             raise InvalidMachine([f"{source}: a machine is a mapping, not {type(definition).__name__}"])
         raw = dict(definition)

@@ -138,6 +138,35 @@ def test_they_survive_suspending_migrating_and_a_redrive() -> None:
     assert app.inspect("o").deferred == [] and backend is app.backend
 
 
+EARLY = ORDER.replace("open: {defer: [Paid, Ship, cancel], on: {", "open: {defer: Ship, on: {Paid: paid, ")
+
+
+@pytest.mark.parametrize("status", ["running", "suspended"])
+def test_a_migration_offers_what_is_deferred_to_the_new_definition(status: str) -> None:
+    """A process that operates has no functions, so a worker does it, once there is one."""
+    core = Core([order()], make_options(trace_max=30), None)
+    backend = watched_app(order())[1]
+    app = App(core, backend, owns_backend=False)
+    app.start("order", id="o")
+    app.send("o", "Ship", {"n": 2})
+    app.send("o", "Paid", {"n": 1}, event_id="p")
+    work(app, "o")
+    assert [each.type for each in app.inspect("o").deferred] == ["Ship", "Paid"]
+    if status == "suspended":
+        app.suspend("o")
+    newer = App(Core([order(EARLY)], make_options(trace_max=30), None), backend, owns_backend=False)
+    newer.migrate("o")
+    work(newer, "o")
+    if status == "suspended":
+        assert newer.get("o").configuration == ["open"]
+        newer.resume("o")
+        work(newer, "o")
+    assert newer.get("o").configuration == ["paid"] and newer.get("o").context == {"log": [2]}
+    shown = newer.inspect("o")
+    assert (shown.deferred, shown.messages) == ([], [])
+    assert newer.handle("o", "Paid", {"n": 1}, event_id="p").is_duplicate
+
+
 LEDGER = """
 id: ledger
 initial: closed

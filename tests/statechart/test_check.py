@@ -106,6 +106,8 @@ ROWS: dict[str, Row] = {
                           "      exit: {type: cancel, params: {id: late}}, on: {go: z}}\n", 5, "with the id 'late'"),
     "publish-untaken": Row("  a: {on: {go: z}}\npublish: {stream: s, events: [goo]}\n",
                            "  a: {on: {go: z}}\npublish: {stream: s, events: [go]}\n", 1, "did you mean 'go'?"),
+    "defer-untaken": Row("  a: {defer: [goo], on: {go: z}}\n", "  a: {defer: ['go'], on: {stop: b}}\n"
+                         "  b: {on: {go: z}}\n", 5, "did you mean 'go'?"),
 }  # fmt: skip
 
 

@@ -4,9 +4,8 @@ A :class:`Change` starts from a state as it was read, takes timers and mails one
 function, and gathers all that they cause. :meth:`Change.writes` then is one transaction: the state on condition that it
 is unchanged, each consumed message removed on condition that it is there, and everything that was caused.
 
-Order of one sender. A transaction's items may become visible one by one, so a receiver could see a sender's second
-message before its first. The state therefore keeps the keys that its last commit sent, and the next commit checks them,
-always true, unless this process saw that commit acknowledged: a transaction that is still under way conflicts with it.
+The state keeps the keys that its last commit sent, and the next commit checks them, unless this process saw that commit
+acknowledged: :mod:`casework.executions.sent_before` says why.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from casework.executions.joins import ChildStart
 from casework.executions.mailbox import Mail, Message, dead_letter, mail_sort, put_message
 from casework.executions.publish import delivery_puts, entry
 from casework.executions.runtime import Parked, Runtime
+from casework.executions.sent_before import checks
 from casework.executions.state import (
     ID_HASH_BYTES,
     RECENT_IDS,
@@ -37,17 +37,14 @@ from casework.executions.state import (
 from casework.executions.task_items import task_key, task_put, task_sort
 from casework.executions.telling import told
 from casework.executions.trace import trace_writes
-from casework.kernel.conditions import absent, any_of, present
+from casework.kernel.conditions import present
 from casework.kernel.containment import is_interrupt
 from casework.kernel.effects import Instant
-from casework.kernel.items import AnyWrite, Check, Delete, Key, Put
+from casework.kernel.items import AnyWrite, Delete, Key, Put
 from casework.kernel.schema import EXECUTIONS
 from casework.statechart import Machine, UnboundFunction
 from casework.statechart import snapshot as chart
 from casework.statechart.step import start, step
-
-ANYTHING = any_of(absent(), present())
-"""A condition that always holds: what matters is that its item is not in another transaction."""
 
 CANCEL_EVENT = "cancel"
 """The event by which ``cancel`` asks a machine to end by itself; a machine that does not know it is terminated."""
@@ -174,6 +171,8 @@ class Change:
             self._take_report(mail)
         elif mail.kind == "machine":
             self._take_for_a_child(mail)
+        elif mail.kind == "offer":
+            deferring.offer(self)
         elif mail.kind == "cancel":
             self.end("cancelled", {"message": "cancelled", "type": "Cancelled", "where": mail.source})
         return True
@@ -534,7 +533,7 @@ class Change:
         for number, (mails, why) in enumerate(self.refused):
             name = f"{new.version}-deferred-{number}"
             with_it.append(dead_letter(new.id, self.now_us, name, why, mails, buckets, self.rt))
-        with_it += self._checks(with_it)
+        with_it += checks(self.checked, with_it)
         removed: list[AnyWrite] = [Delete(key) for key in self.removed]
         if len(removed) <= REMOVED_MAX:
             with_it += removed
@@ -576,16 +575,6 @@ class Change:
         """Writes that must go with the state, so far."""
         parts: list[Any] = [self.consumed, self.removed, self.marks, self.checked, self.left, self.refused]
         return sum(map(len, parts))
-
-    def _checks(self, taken: Sequence[AnyWrite]) -> list[AnyWrite]:
-        if not self.checked:
-            return []
-        places = {(write.key.partition, write.key.sort) for write in taken}
-        return [
-            Check(Key(EXECUTIONS, partition, sort), ANYTHING)
-            for partition, sort in self.checked
-            if (partition, sort) not in places
-        ]
 
 
 _APPLY: dict[type, Any] = {

@@ -11,15 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from casework.errors import ConditionFailed, Contention, CorruptItem, Misuse, NoSuchExecution, OutcomeUnknown
+from casework.executions import deferring
 from casework.executions.advance import commit
 from casework.executions.branches import branches_of, chunks
-from casework.executions.change import ANYTHING, CANCEL_EVENT, Change
+from casework.executions.change import CANCEL_EVENT, Change
 from casework.executions.deliver import Execution, known_machine, read_state, take_in_line, take_through, view
 from casework.executions.event_ids import id_hash, is_recent
 from casework.executions.mailbox import Mail
 from casework.executions.publish import deliver
 from casework.executions.redriving import begin_again, kept_event
 from casework.executions.runtime import NO_MACHINE, RACES, Parked, Runtime, machine_of, store_definition
+from casework.executions.sent_before import ANYTHING
 from casework.executions.setting_aside import finish_resume, set_aside_all
 from casework.executions.spill import drain
 from casework.executions.state import BEHIND_STATE, STATE, Data, State, decode_data, decode_timers, encode_data
@@ -240,8 +242,8 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
     """Let an execution go on with another definition of its machine: this process's, or the one given.
 
     Every active state must be in the new definition, with the same timers and invocations, of the same tasks and
-    machines. One that has failed stays so: a redrive then takes its event by the new definition. Raises Misuse with
-    what does not fit; NoSuchExecution.
+    machines. What is deferred is offered to them by a worker. One that has failed stays so: a redrive then takes its
+    event by the new definition. Raises Misuse with what does not fit; NoSuchExecution.
     """
 
     def attempt(state: State) -> Program[State | None]:
@@ -269,6 +271,8 @@ def migrate(rt: Runtime, id: str, machine: Machine | None = None) -> Program[Exe
             data.started_as = data.started_as or state.machine  # a repeated start knows it again
             new.data = rt.encode(encode_data(data))
         moved = _move_tasks(state, new, data, tasks)
+        if data.deferred and state.status != "failed":  # one that has failed is offered them when it is driven on
+            moved.append((yield from deferring.offer_later(rt, id, moment)))
         put = Put(EXECUTIONS, new.to_item(rt.options.buckets), state.unchanged())
         if moved:
             yield from transact([put, *moved])

@@ -6,8 +6,12 @@ from typing import Any
 
 import msgspec
 
-from casework.executions.mailbox import Mail
+from casework.executions.mailbox import Mail, mail_sort, put_message
+from casework.executions.runtime import Runtime
 from casework.executions.state import Data, Kept
+from casework.kernel.effects import Instant
+from casework.kernel.items import Put
+from casework.kernel.programs import Program, token
 from casework.statechart import snapshot as chart
 
 MAX_DEFERRED, MAX_DEFERRED_BYTES = 100, 64 * 1024
@@ -40,6 +44,15 @@ def offer(change: Any) -> None:
             place += 1
         elif change.data.snap.configuration != before:
             place = 0
+
+
+def offer_later(rt: Runtime, id: str, moment: Instant) -> Program[Put]:
+    """A message that has a worker, who has the functions, offer what is deferred to the states that are active."""
+    source = yield from token()
+    sent_at_us = rt.send_time_us(moment.middle_us)
+    sort = mail_sort(sent_at_us, source, 0)
+    mails = [Mail("offer", kind="offer")]
+    return put_message(id, sort, mails, rt.options.buckets, sent_at_us=sent_at_us, now_us=moment.middle_us, rt=rt)
 
 
 def put_off(change: Any, event: chart.Event) -> None:

@@ -23,7 +23,10 @@ MAX_FAILURE_BYTES = 64 * 1024
 
 MAX_TYPE = 1000
 
-_KINDS = {"": "event", "given": "event", "result": "result", "child": "report", "cancel": "event"}
+_KINDS = {
+    "": "event", "given": "event", "result": "result", "child": "report", "machine": "result", "cancel": "event",
+    "offer": "event",
+}  # fmt: skip
 
 
 class Point(NamedTuple):

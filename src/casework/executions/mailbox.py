@@ -43,7 +43,7 @@ class Mail(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     invoke: str = ""
     kind: str = ""
     """``""`` or ``given`` (a caller gave its id): an event; ``result`` of a task; ``child``: a report; ``cancel``;
-    ``machine``: what was begun as a task is a child."""
+    ``machine``: what was begun as a task is a child; ``offer``: another definition may take what is deferred."""
     ordinal: int = 0
 
 

@@ -55,6 +55,7 @@ def check_machine(machine: Checked) -> list[Problem]:
         *_shadowed(machine),
         *_loops(machine, reached),
         *_published(machine),
+        *_deferred(machine),
         *flow_problems(machine.definition, machine.tables, machine.places, reached),
         *value_problems(machine.definition, machine.places, machine),
     ]
@@ -191,13 +192,31 @@ def _published(machine: Checked) -> list[Problem]:
     events = machine.publish.events if machine.publish is not None else None
     found = []
     for event in events or ():
-        is_wider = any(any_matches((event,), descriptor) for descriptor in machine.tables.descriptors)
-        if not is_wider and not any(transition.matches(event) for transition in machine.tables.transitions):
+        if not _is_taken(machine, event):
             hint = suggestion(event, machine.tables.descriptors)
             message = f"publish: no transition takes the event {event!r}"
             at = machine.places.states.get("") or Place(machine.name)
             found.append(Problem("warning", "publish-untaken", message, hint, at))
     return found
+
+
+def _deferred(machine: Checked) -> list[Problem]:
+    """Events that a state keeps for another one, and that none takes: they are kept until the end."""
+    found = []
+    for state in machine.tables.states:
+        for event in state.defer:
+            if not _is_taken(machine, event):
+                hint = suggestion(event, machine.tables.descriptors)
+                message = f"defer: no transition takes the event {event!r}"
+                found.append(Problem("warning", "defer-untaken", message, hint, _at(machine, state)))
+    return found
+
+
+def _is_taken(machine: Checked, event: str) -> bool:
+    """Whether a transition takes an event of that name, or one of those that a wildcard means."""
+    if any(any_matches((event,), descriptor) for descriptor in machine.tables.descriptors):
+        return True
+    return any(transition.matches(event) for transition in machine.tables.transitions)
 
 
 def _blocker(earlier: dict[str, Transition], descriptor: str) -> Transition | None:

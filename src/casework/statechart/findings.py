@@ -47,6 +47,7 @@ CODES: dict[str, str] = {
     "child-unknown": "an event is sent to a child that nothing invokes",
     "cancel-unknown": "a send is cancelled that nothing sends",
     "publish-untaken": "an event is to be published that no transition takes",
+    "defer-untaken": "an event is to be kept for a later state, and none takes it",
 }
 """What each code says."""
 

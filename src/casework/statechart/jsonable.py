@@ -18,6 +18,8 @@ from casework.statechart.budget import ELEMENT, KEY, Meter, text_size
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 MAX_DEPTH = 100
 """Deeper nesting is refused: it is a mistake (a cycle, mostly), and decoders elsewhere stop near there as well."""
+MAX_VALUES = 1_000_000
+"""Values inside one, shared ones counted each time that they stand in it: a list may hold one list a billion times."""
 _FEW = 8
 """Fewer values are copied as quickly as they could be charged for."""
 _CHARGED_TEXT = 16
@@ -32,21 +34,37 @@ _FIXES: dict[type, str] = {
 }
 
 
-def check_json(value: Any, where: str = "value") -> None:
+class _Count:
+    """What is charged where nothing else is: how many values there are, about."""
+
+    __slots__ = ("left", "most")
+
+    def __init__(self, most: int) -> None:
+        self.left = self.most = most
+
+    def charge(self, work: int, size: int = 0) -> None:
+        """Count what a container holds."""
+        self.left -= work // 3
+        if self.left < 0:
+            raise _Unfit(f"more than {self.most:,} values (does it hold the same ones many times?)")
+
+
+def check_json(value: Any, where: str = "value", values_max: int = MAX_VALUES) -> None:
     """Return when ``value`` is exactly JSON: dict with str keys, list, str, int of 64 bits, finite float, bool, None.
 
-    Raises :class:`~casework.errors.NotJson` with the path below ``where`` to the first value that is not.
+    Raises :class:`~casework.errors.NotJson` with the path below ``where`` to the first value that is not, or when
+    there are more than about ``values_max`` inside.
     """
-    checked_copy(value, where)
+    checked_copy(value, where, values_max=values_max)
 
 
-def checked_copy(value: Any, where: str = "value", meter: Meter | None = None) -> Any:
+def checked_copy(value: Any, where: str = "value", meter: Meter | None = None, values_max: int = MAX_VALUES) -> Any:
     """A deep copy of ``value`` that shares nothing mutable with it, checked as :func:`check_json` does.
 
     ``meter`` is charged for the copy while it is made, for texts as often as they stand in it.
     """
     try:
-        return _copy(value, 0, meter)
+        return _copy(value, 0, meter or _Count(values_max))
     except _Unfit as unfit:
         path = "".join(reversed(unfit.path))
         raise NotJson(f"{where}{path}: {unfit}") from None
@@ -81,7 +99,7 @@ class _Unfit(ValueError):
         self.path: list[str] = []
 
 
-def _copy(value: Any, depth: int, meter: Meter | None) -> Any:
+def _copy(value: Any, depth: int, meter: Meter | _Count) -> Any:
     kind = type(value)
     if kind is str:
         return _checked_text(value, meter)
@@ -98,8 +116,7 @@ def _copy(value: Any, depth: int, meter: Meter | None) -> Any:
     if depth > MAX_DEPTH:
         raise _Unfit(f"nested deeper than {MAX_DEPTH} levels (is it part of itself?)")
     if kind is list:
-        if meter is not None:
-            meter.charge(1 + 2 * len(value), ELEMENT * len(value))
+        meter.charge(1 + 2 * len(value), ELEMENT * len(value))
         copied: list[Any] = []
         try:
             for item in value:
@@ -114,8 +131,8 @@ def _copy(value: Any, depth: int, meter: Meter | None) -> Any:
     raise _Unfit(f"{_shown(value)} of type {kind.__name__} is not JSON ({fix})")
 
 
-def _copy_mapping(value: dict[Any, Any], depth: int, meter: Meter | None) -> dict[str, Any]:
-    if meter is not None and (depth or len(value) > _FEW):
+def _copy_mapping(value: dict[Any, Any], depth: int, meter: Meter | _Count) -> dict[str, Any]:
+    if depth or len(value) > _FEW:
         meter.charge(1 + 3 * len(value), KEY * len(value))
     copied: dict[str, Any] = {}
     for key, item in value.items():
@@ -128,15 +145,15 @@ def _copy_mapping(value: dict[Any, Any], depth: int, meter: Meter | None) -> dic
     return copied
 
 
-def _checked_key(key: Any, meter: Meter | None) -> str:
+def _checked_key(key: Any, meter: Meter | _Count) -> str:
     if type(key) is not str:
         raise _Unfit(f"the key {_shown(key)} is not a string (JSON has string keys only)")
     return _checked_text(key, meter)
 
 
-def _checked_text(value: str, meter: Meter | None) -> str:
+def _checked_text(value: str, meter: Meter | _Count) -> str:
     """Lone surrogates cannot be written as UTF-8."""
-    if meter is not None and len(value) > _CHARGED_TEXT:
+    if len(value) > _CHARGED_TEXT:
         meter.charge(len(value) // 64, text_size(value))
     if not value.isascii():
         try:

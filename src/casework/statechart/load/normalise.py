@@ -20,6 +20,7 @@ from casework.statechart.load.parts import Parts
 from casework.statechart.load.publish import normalised_publish
 from casework.statechart.load.source import Path, Places, Problems
 from casework.statechart.load.targets import resolve_targets
+from casework.statechart.load.yaml import MAX_NODES
 from casework.statechart.suggestions import suggestion
 
 FORMAT = 1
@@ -57,7 +58,7 @@ def normalise(raw: Any, problems: Problems, places: Places | None = None) -> dic
         )
         raise InvalidMachine([*problems.found, f"{problems.source}: {message}"])
     try:
-        check_json(raw, "")
+        check_json(raw, "", MAX_NODES)
     except NotJson as error:
         raise InvalidMachine([*problems.found, f"{problems.source}: {error}"]) from None
     normaliser = _Normaliser(problems)

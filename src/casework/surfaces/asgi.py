@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from casework.app.current import running_under
 from casework.errors import CaseworkError
@@ -36,6 +36,7 @@ from casework.surfaces.settling import Settled, free, settle
 log = logging.getLogger("casework.idempotency")
 
 Message = MutableMapping[str, Any]
+T = TypeVar("T")
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
@@ -127,23 +128,23 @@ async def perform(
     await to_its_end(run())
 
 
-_UNDER_WAY: set[asyncio.Task[None]] = set()
+_UNDER_WAY: set[asyncio.Task[Any]] = set()
 """Applications that run on although their client, or their server's task, has gone: a loop keeps no task alive."""
 
 
-async def to_its_end(running: Coroutine[Any, Any, None]) -> None:
+async def to_its_end(running: Coroutine[Any, Any, T]) -> T:
     """Await ``running`` in a task of its own, which a cancellation of this one leaves alone."""
     task = asyncio.get_running_loop().create_task(running, name="casework-guarded-request")
     _UNDER_WAY.add(task)
     task.add_done_callback(_UNDER_WAY.discard)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         task.add_done_callback(_note_error)
         raise
 
 
-def _note_error(task: asyncio.Task[None]) -> None:
+def _note_error(task: asyncio.Task[Any]) -> None:
     """What an application raised for a client that has left: nobody else hears of it."""
     if not task.cancelled() and task.exception() is not None:
         log.error("a request whose client had left failed: %r", task.exception(), exc_info=task.exception())

@@ -60,6 +60,11 @@ class Django(Framework):
                 "middleware, or look at request.body before request.POST or request.data"
             ) from error
 
+    def has_end(self, request: HttpRequest) -> bool:
+        """As a WSGI application Django reads nothing of a body without a length."""
+        meta = request.native.META
+        return bool(meta.get("CONTENT_LENGTH") or "wsgi.input" not in meta or not meta.get("HTTP_TRANSFER_ENCODING"))
+
     def is_async(self, view: Callable[..., Any]) -> bool:
         """Whether calling the view makes a coroutine; ``as_view()`` marks a plain function as one."""
         return inspect.iscoroutinefunction(view) or asyncio.iscoroutinefunction(view)

@@ -42,6 +42,15 @@ class Flask(Framework):
         """The body; the view can still read it."""
         return bytes(request.native.get_data(cache=True))
 
+    def has_end(self, request: HttpRequest) -> bool:
+        """A length, or a server that ends its input where the body ends."""
+        environ = request.native.environ
+        return bool(
+            environ.get("CONTENT_LENGTH")
+            or environ.get("wsgi.input_terminated")
+            or not environ.get("HTTP_TRANSFER_ENCODING")
+        )
+
     def made(self, response: HttpResponse) -> Any:
         """A response of Flask's."""
         import flask

@@ -309,6 +309,17 @@ def is_cut_off(status: int, headers: Iterable[tuple[Any, Any]], size: int) -> bo
     return False
 
 
+def no_length() -> BadRequest:
+    """A body in chunks, where nothing says to the application where it ends: it would be taken for an empty one."""
+    return BadRequest("no-length", 411, "A request with an idempotency key needs a Content-Length here.")
+
+
+def check_whole(length: str, body: bytes) -> None:
+    """BadRequest for a body that is shorter than its Content-Length: its client has left, and it is not performed."""
+    if length.isdigit() and len(body) < int(length):
+        raise BadRequest("cut-off", 400, f"The body ended after {len(body)} of {length} bytes.")
+
+
 def too_large(limit: int) -> BadRequest:
     """The refusal of a request whose body is over the limit."""
     return BadRequest("too-large", 413, f"A request with an idempotency key may have at most {limit:,} bytes.")

@@ -22,8 +22,9 @@ from casework.idempotency.guarding import Claim
 from casework.idempotency.lifecycle import Shared
 from casework.kernel.effects import Outcome
 from casework.kernel.programs import Program, call
+from casework.surfaces.asgi import to_its_end
 from casework.surfaces.heart import LoopHeart, ThreadHeart
-from casework.surfaces.http import NOT_STORED, HttpGuard, HttpRequest, HttpResponse, too_large
+from casework.surfaces.http import NOT_STORED, HttpGuard, HttpRequest, HttpResponse, check_whole, no_length, too_large
 from casework.surfaces.settling import free, settle
 
 log = logging.getLogger("casework.idempotency")
@@ -40,6 +41,10 @@ class Framework:
 
     def body_of(self, request: HttpRequest) -> bytes:
         """The body; the view can still read it. Misuse where something has read it before."""
+        raise NotImplementedError
+
+    def has_end(self, request: HttpRequest) -> bool:
+        """Whether the framework can tell where the body ends; without a length some read none of it."""
         raise NotImplementedError
 
     def made(self, response: HttpResponse) -> Any:
@@ -95,8 +100,9 @@ def guarded(view: View, guard: HttpGuard, framework: Framework) -> View:
                         return Outcome(error=error)
 
             store = guard.store
-            served = _serve(guard, store.shared, framework, request, values, work, LoopHeart(store))
-            return (await store.run_on_loop(served)).result()
+            served = serve(guard, store.shared, framework, request, values, work, LoopHeart(store))
+            # A framework may cancel a view whose client has left; what was begun goes on to its end.
+            return (await to_its_end(store.run_on_loop(served))).result()
 
         return coroutine
 
@@ -114,12 +120,12 @@ def guarded(view: View, guard: HttpGuard, framework: Framework) -> View:
                     return Outcome(error=error)
 
         store = guard.blocking_store()
-        return store.run(_serve(guard, store.shared, framework, request, values, work, ThreadHeart(store))).result()
+        return store.run(serve(guard, store.shared, framework, request, values, work, ThreadHeart(store))).result()
 
     return plain
 
 
-def _serve(
+def serve(
     guard: HttpGuard,
     shared: Shared,
     framework: Framework,
@@ -138,7 +144,10 @@ def _serve(
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > limit:
             raise too_large(limit)
+        if not framework.has_end(request):
+            raise no_length()
         request.body = framework.body_of(request)
+        check_whole(length, request.body)
         if len(request.body) > limit:  # it came in chunks
             raise too_large(limit)
         begun = yield from begun_or_refused(guard, shared, key, guard.fingerprint_of(request))

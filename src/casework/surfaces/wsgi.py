@@ -23,7 +23,9 @@ from casework.surfaces.http import (
     HttpGuard,
     HttpRequest,
     HttpResponse,
+    check_whole,
     make_guard,
+    no_length,
     too_large,
 )
 from casework.surfaces.settling import Settled, free, settle
@@ -226,7 +228,7 @@ def _read_body(environ: Environ, limit: int) -> bytes:
     """The whole body, put back for the application. Raises BadRequest.
 
     Never past Content-Length: many servers hand out the bare socket, and block there. A body in chunks has no length;
-    it is read to its end only where the server says that there is one.
+    it is read to its end only where the server says that there is one, and is handed on with its length.
     """
     text = environ.get("CONTENT_LENGTH") or ""
     stream = environ["wsgi.input"]
@@ -236,12 +238,16 @@ def _read_body(environ: Environ, limit: int) -> bytes:
         if int(text) > limit:
             raise too_large(limit)
         body = _exactly(stream, int(text))
+        check_whole(text, body)
     elif environ.get("wsgi.input_terminated"):
         body = _exactly(stream, limit + 1)
         if len(body) > limit:
             raise too_large(limit)
+        # The whole of it is there now, and Django for one reads only what has a length.
+        environ["CONTENT_LENGTH"] = str(len(body))
+        environ.pop("HTTP_TRANSFER_ENCODING", None)
     elif environ.get("HTTP_TRANSFER_ENCODING"):
-        raise BadRequest("no-length", 411, "A request with an idempotency key needs a Content-Length here.")
+        raise no_length()
     else:
         body = b""
     environ["wsgi.input"] = io.BytesIO(body)

@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from casework.simulation.users import SimulationReport, simulate
     from casework.statechart import Machine
     from casework.streams.log import Appended, Op, StreamOptions
+    from casework.surfaces.aiohttp import idempotent_aiohttp_app
     from casework.surfaces.asgi import IdempotencyMiddleware
     from casework.surfaces.consumer import SqsConsumer
     from casework.surfaces.decorator import idempotent
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "idempotent_aiohttp_app": "casework.surfaces.aiohttp:idempotent_aiohttp_app",
     "idempotent_flask_view": "casework.surfaces.flask:idempotent_flask_view",
     "idempotent_django_view": "casework.surfaces.django:idempotent_django_view",
     "OpenTelemetryHook": "casework.surfaces.otel:OpenTelemetryHook",
@@ -304,6 +306,7 @@ __all__ = [
     "equals",
     "greater_than",
     "idempotent",
+    "idempotent_aiohttp_app",
     "idempotent_django_view",
     "idempotent_flask_view",
     "idempotent_route",

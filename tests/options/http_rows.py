@@ -193,7 +193,7 @@ def of_class(own: bool) -> bool:
 def own_rows(surface: str) -> dict[str, Row]:
     """What only some of them have, or what is not their own: the site and the store."""
     rows = {"store": row(lambda other: stored_in(surface, other), (False, [1, 0]), (True, [0, 1]))}
-    if surface.endswith("Middleware"):
+    if surface.endswith(("Middleware", "_app")):
         rows["app"] = row(lambda other: served_by(surface, other), (False, [1, 0]), (True, [0, 1]))
     if surface == "idempotent_route":
         rows["route_class"] = row(of_class, (False, False), (True, True))

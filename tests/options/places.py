@@ -114,6 +114,12 @@ def http(make: Callable[..., Any], *before: Any) -> Place:
 VIEWS = (casework.idempotent_django_view, casework.idempotent_flask_view)
 
 
+def on_aiohttp(world: World) -> Callable[..., Any]:
+    from aiohttp import web
+
+    return http(casework.idempotent_aiohttp_app, web.Application())(world)
+
+
 def file_in(make: Callable[..., Any], name: str = "path") -> Place:
     def place(world: World) -> Callable[..., Any]:
         def call(**arguments: Any) -> Any:
@@ -183,6 +189,7 @@ PLACES: dict[str, Place] = {
     "IdempotencyWsgiMiddleware": http(casework.IdempotencyWsgiMiddleware, lambda environ, start: []),
     "idempotent_django_view": http(casework.idempotent_django_view),
     "idempotent_flask_view": http(casework.idempotent_flask_view),
+    "idempotent_aiohttp_app": on_aiohttp,
     "simulate": lambda world: casework.simulate,
     "Machine.task": lambda world: world.machine.task,
     "Machine.action": lambda world: world.machine.action,

@@ -177,7 +177,7 @@ def _more() -> dict[str, tuple[str, ...]]:
     http = tuple(typing.get_type_hints(HttpArguments))
     surfaces = (
         "IdempotencyMiddleware", "idempotent_route", "IdempotencyWsgiMiddleware", "idempotent_django_view",
-        "idempotent_flask_view",
+        "idempotent_flask_view", "idempotent_aiohttp_app",
     )  # fmt: skip
     handler = tuple(
         name

@@ -191,10 +191,40 @@ def django(site: Site, store: Any, options: Any) -> Send:
     return send
 
 
+def aiohttp(site: Site, store: Any, options: Any) -> Send:
+    from aiohttp import web
+    from aiohttp.test_utils import TestClient, TestServer
+
+    async def pay(request: Any) -> Any:
+        status, headers, body = site.page()
+        return web.Response(body=body, status=status, headers=headers)
+
+    def application() -> web.Application:
+        app = web.Application()
+        for method in ("POST", "PUT"):
+            app.router.add_route(method, "/pay", pay)
+        casework.idempotent_aiohttp_app(app, store, **options)
+        return app
+
+    application()  # arguments are judged now; a loop of its own has an application of its own
+
+    def send(method: str, body: bytes, headers: dict[str, str]) -> Reply:
+        async def call() -> Reply:
+            async with TestClient(TestServer(application())) as client:
+                answer = await client.request(method, "/pay", data=body, headers=headers)
+                pairs = {name.lower(): value for name, value in answer.headers.items()}
+                return Reply(answer.status, pairs, await answer.read())
+
+        return asyncio.run(call())
+
+    return send
+
+
 SURFACES: dict[str, Callable[[Site, Any, Any], Send]] = {
     "IdempotencyMiddleware": asgi,
     "IdempotencyWsgiMiddleware": wsgi,
     "idempotent_route": route,
+    "idempotent_aiohttp_app": aiohttp,
     "idempotent_flask_view": flask,
     "idempotent_django_view": django,
 }

@@ -51,6 +51,7 @@ casework.idempotent_flask_view(store, scope=None, misspelt=1)
 casework.idempotent_django_view(store, scope=None, misspelt=1)
 casework.idempotent_django_view(store)
 casework.idempotent_django_view(store, scope=None, style="Stripe")
+casework.idempotent_aiohttp_app(object(), store, scope=None, misspelt=1)
 """
 
 
@@ -66,4 +67,4 @@ def test_a_misspelt_option_of_an_http_surface_fails_in_a_type_checker(
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     wrong = [int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line]
-    assert wrong == [7, 8, 9, 10, 11, 12, 13], done.stdout
+    assert wrong == [7, 8, 9, 10, 11, 12, 13, 14], done.stdout

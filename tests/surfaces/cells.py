@@ -19,6 +19,7 @@ SERVERS = {
     "uvicorn": ASGI_SITES,
     "hypercorn": ASGI_SITES,
     "daphne": ASGI_SITES,
+    "aiohttp": ("aiohttp",),
     "gunicorn-sync": WSGI_SITES,
     "gunicorn-gthread": WSGI_SITES,
     "gunicorn-gevent": WSGI_SITES,
@@ -33,11 +34,11 @@ RESPONSES = (
 )  # fmt: skip
 CLIENTS = ("waits", "at-once", "another-payload", "leaves-before", "leaves-during", "leaves-after")
 
-NO_BACKGROUND = ("django", "django_view", "django_async", "django_async_view", "rest", "ninja")
-"""Django has no work that is done after a response."""
+NO_BACKGROUND = ("django", "django_view", "django_async", "django_async_view", "rest", "ninja", "aiohttp")
+"""Django and aiohttp have no work that is done after a response."""
 
-VIEWS = ("flask_view", "django_view", "django_async_view", "rest")
-"""Sites that guard a view, which ends before the parts of a stream are made."""
+VIEWS = ("flask_view", "django_view", "django_async_view", "rest", "aiohttp")
+"""Sites that guard a view, which ends before the parts of a stream are made, or sends them itself."""
 
 AGAIN = ("unavailable", "broken")
 """Responses that are not what the request came to: the key stays free, and the next request is performed."""
@@ -78,7 +79,12 @@ class Cell(NamedTuple):
 
 
 def is_possible(cell: Cell) -> bool:
-    """Whether there is such a thing: work after a response, or another payload than none."""
+    """Whether there is such a thing: work after a response; a request without a body of which a part is missing.
+
+    wsgiref takes the end of a connection for the end of the headers: a guard cannot see that they were more.
+    """
+    if (cell.server, cell.request, cell.client) == ("wsgiref", "empty", "leaves-before"):
+        return False
     return not (cell.response == "background" and cell.site in NO_BACKGROUND)
 
 
@@ -98,4 +104,5 @@ def diagonal(server: str) -> Iterator[Cell]:
         for number, response in enumerate(responses):
             request = REQUESTS[(number + shift) % len(REQUESTS)]
             client = CLIENTS[(number + shift + number // len(CLIENTS) + shift // len(REQUESTS)) % len(CLIENTS)]
-            yield Cell(server, site, request, response, client)
+            cell = Cell(server, site, request, response, client)
+            yield cell if is_possible(cell) else cell._replace(request="json")

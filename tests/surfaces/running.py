@@ -27,6 +27,7 @@ def command(server: str, port: int) -> list[str]:
         "daphne": ["daphne", "-b", "127.0.0.1", "-p", str(port), ASGI],
         "gunicorn": ["gunicorn", WSGI, "--bind", at, "--worker-class", kind],
         "waitress": ["waitress", "--listen", at, "--threads", "8", WSGI],
+        "aiohttp": ["tests.surfaces.aiohttp_sites", str(port)],
         "wsgiref": ["tests.surfaces.serve", "wsgiref", str(port)],
     }[name]
     if kind == "gthread":

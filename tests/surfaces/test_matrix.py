@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.surfaces import cells
+from tests.surfaces import cells, page
 from tests.surfaces.cells import Cell
 from tests.surfaces.running import serving
 
@@ -17,8 +17,8 @@ PACKAGES = {"asgi": ("fastapi", "litestar", "quart", "django"), "wsgi": ("flask"
 
 def needs(server: str) -> None:
     """Skip where a package of the extra ``dev`` is missing; in CI that is an error."""
-    kind = "asgi" if cells.SERVERS[server] is cells.ASGI_SITES else "wsgi"
-    modules = [name for name in (*PACKAGES[kind], *server.split("-")) if name not in ("sync", "gthread")]
+    kind = {cells.ASGI_SITES: "asgi", cells.WSGI_SITES: "wsgi"}.get(cells.SERVERS[server], server)
+    modules = [name for name in (*PACKAGES.get(kind, ()), *server.split("-")) if name not in ("sync", "gthread")]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     assert not (missing and os.environ.get("CI")), f"{missing} must be installed"
     if missing:
@@ -45,6 +45,20 @@ def failures(server: str, chosen: list[Cell], folder: Path) -> list[str]:
     if found:
         found.append(process.log_tail())
     return found
+
+
+@pytest.mark.parametrize("server", cells.SERVERS)
+def test_what_is_chosen_has_each_response_request_and_client_on_each_site(server: str) -> None:
+    for site in cells.SERVERS[server]:
+        chosen = [cell for cell in cells.diagonal(server) if cell.site == site]
+        possible = {cell.response for cell in cells.whole(server) if cell.site == site}
+        assert {cell.response for cell in chosen} == possible
+        assert {cell.request for cell in chosen} == set(cells.REQUESTS)
+        assert {cell.client for cell in chosen} == set(cells.CLIENTS)
+
+
+def test_the_reference_has_the_tables_of_the_matrix() -> None:
+    assert page.PAGE.read_text("utf-8") == page.written(), "python -m tests.surfaces.page writes it"
 
 
 @pytest.mark.slow

@@ -63,6 +63,14 @@ class Framework:
         """The framework's own response for what a view raised; None where it has none, so that it is an error."""
         raise NotImplementedError
 
+    def begun(self, request: HttpRequest) -> Any:
+        """Status and headers of a response that the view sends by itself; None: it returns it, as most do."""
+        return None
+
+    def status_of(self, response: Any) -> int:
+        """Its status."""
+        return int(response.status_code)
+
     def is_streamed(self, response: Any) -> bool:
         """Whether the response has no whole body."""
         raise NotImplementedError
@@ -173,7 +181,7 @@ def serve(
             yield from free(guard, shared, claim)
         raise
     heart.unwatch(claim)
-    if answer.outcome.error is not None:
+    if answer.outcome.error is not None and not answer.why:
         yield from free(guard, shared, claim)
         return answer.outcome
     settled = yield from settle(guard, shared, claim, answer.status, answer.headers, answer.body, why=answer.why)
@@ -193,6 +201,9 @@ class _Answer(msgspec.Struct):
 
 
 def _answer(framework: Framework, request: HttpRequest, outcome: Outcome[Any]) -> _Answer:
+    begun = framework.begun(request)
+    if begun is not None:  # whatever came after that: the client has a part of it
+        return _Answer(outcome, begun.status, begun.headers, why="streamed")
     if isinstance(outcome.error, Exception):
         answered = framework.answer_of(request, outcome.error)
         if answered is None:
@@ -213,7 +224,7 @@ def _answer(framework: Framework, request: HttpRequest, outcome: Outcome[Any]) -
     except Exception as error:  # noqa: BLE001 - a template that cannot be rendered is an error of the view
         return _Answer(Outcome(error=error))
     why = "streamed" if is_streamed else ""
-    return _Answer(Outcome(response), int(response.status_code), framework.pairs(response), body, why)
+    return _Answer(Outcome(response), framework.status_of(response), framework.pairs(response), body, why)
 
 
 def _marked(outcome: Outcome[Any], not_stored: str) -> Outcome[Any]:

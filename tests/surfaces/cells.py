@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 ASGI_SITES = (
     "starlette", "starlette_route", "fastapi", "fastapi_route", "litestar", "quart", "django_async",
-    "django_async_view",
+    "django_async_view", "ninja_async",
 )  # fmt: skip
 WSGI_SITES = ("flask", "flask_view", "django", "django_view", "rest", "ninja")
 SERVERS = {
@@ -34,7 +34,16 @@ RESPONSES = (
 )  # fmt: skip
 CLIENTS = ("waits", "at-once", "another-payload", "leaves-before", "leaves-during", "leaves-after")
 
-NO_BACKGROUND = ("django", "django_view", "django_async", "django_async_view", "rest", "ninja", "aiohttp")
+NO_BACKGROUND = (
+    "django",
+    "django_view",
+    "django_async",
+    "django_async_view",
+    "rest",
+    "ninja",
+    "ninja_async",
+    "aiohttp",
+)
 """Django and aiohttp have no work that is done after a response."""
 
 VIEWS = ("flask_view", "django_view", "django_async_view", "rest", "aiohttp")

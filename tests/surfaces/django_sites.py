@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 
 from tests.surfaces.effects import perform, perform_async
@@ -77,7 +78,7 @@ def plain(request: Any, kind: str) -> Any:
 
 
 async def coroutine(request: Any, kind: str) -> Any:
-    got = got_of(request)
+    got = await sync_to_async(got_of)(request)  # as whatever blocks is called: on the thread of its request
     return respond(kind, await perform_async(request.headers["Idempotency-Key"]), got, is_async=True)
 
 
@@ -104,6 +105,14 @@ def ninja_operation(request: Any, kind: str) -> Any:
     return plain(request, kind)
 
 
+async_api = NinjaAPI(urls_namespace="matrix-async", docs_url=None, openapi_url=None)
+
+
+@async_api.post("/{kind}")
+async def ninja_async_operation(request: Any, kind: str) -> Any:
+    return await coroutine(request, kind)
+
+
 urlpatterns = [
     path("django/<kind>", plain),
     path("django_view/<kind>", idempotent_django_view(store, **options("django_view"))(plain)),
@@ -111,6 +120,7 @@ urlpatterns = [
     path("django_async_view/<kind>", idempotent_django_view(store, **options("django_async_view"))(coroutine)),
     path("rest/<kind>", Rest.as_view()),
     path("ninja/", api.urls),
+    path("ninja_async/", async_api.urls),
 ]
 
 

@@ -20,6 +20,7 @@ GUARDS = {
     "quart": ("Quart", "`IdempotencyMiddleware`"),
     "django_async": ("Django (ASGI)", "`IdempotencyMiddleware`"),
     "django_async_view": ("Django (ASGI)", "`idempotent_django_view`"),
+    "ninja_async": ("Django Ninja (ASGI)", "`IdempotencyMiddleware`"),
     "aiohttp": ("aiohttp", "`idempotent_aiohttp_app`"),
     "flask": ("Flask", "`IdempotencyWsgiMiddleware`"),
     "flask_view": ("Flask", "`idempotent_flask_view`"),

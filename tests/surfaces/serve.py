@@ -15,7 +15,7 @@ MODULES = {
     "starlette": "asgi_sites", "starlette_route": "asgi_sites", "fastapi": "asgi_sites", "fastapi_route": "asgi_sites",
     "litestar": "asgi_sites", "quart": "asgi_sites", "flask": "wsgi_sites", "flask_view": "wsgi_sites",
     "django": "django_sites", "django_view": "django_sites", "rest": "django_sites", "ninja": "django_sites",
-    "django_async": "django_sites", "django_async_view": "django_sites",
+    "ninja_async": "django_sites", "django_async": "django_sites", "django_async_view": "django_sites",
 }  # fmt: skip
 """Where each site is."""
 

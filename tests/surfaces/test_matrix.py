@@ -12,7 +12,10 @@ from tests.surfaces import cells, page
 from tests.surfaces.cells import Cell
 from tests.surfaces.running import serving
 
-PACKAGES = {"asgi": ("fastapi", "litestar", "quart", "django"), "wsgi": ("flask", "django", "rest_framework", "ninja")}
+PACKAGES = {
+    "asgi": ("fastapi", "litestar", "quart", "django", "ninja"),
+    "wsgi": ("flask", "django", "rest_framework", "ninja"),
+}
 
 
 def needs(server: str) -> None:

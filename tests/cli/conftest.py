@@ -65,8 +65,11 @@ class Shell:
 
     folder: Path
 
-    def run(self, *args: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
-        """In this process, which is quick: as ``main`` is called, with the arguments, streams and folder of its own."""
+    def run(self, *args: str, code: int | None = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+        """In this process, which is quick: as ``main`` is called, with the arguments, streams and folder of its own.
+
+        A ``code`` of None takes any.
+        """
         out, err = io.StringIO(), io.StringIO()
         modules, path = set(sys.modules), list(sys.path)
         ended: Any = None
@@ -80,7 +83,7 @@ class Shell:
             try:
                 main()
             except SystemExit as end:
-                ended = end.code or 0
+                ended = int(end.code or 0)
             finally:
                 sys.path[:] = path
                 for name in set(sys.modules) - modules:
@@ -88,7 +91,7 @@ class Shell:
                         file = getattr(sys.modules[name], "__file__", None)
                         if file and Path(file).is_relative_to(self.folder):
                             del sys.modules[name]
-        assert ended == code, f"{args} ended with {ended}:\n{out.getvalue()}\n{err.getvalue()}"
+        assert code is None or ended == code, f"{args} ended with {ended}:\n{out.getvalue()}\n{err.getvalue()}"
         return subprocess.CompletedProcess(args, ended, out.getvalue(), err.getvalue())
 
     def process(self, *args: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:

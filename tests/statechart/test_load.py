@@ -120,6 +120,7 @@ def test_json_is_read_as_well() -> None:
         ("{on: {'a..b': b}}", "'a..b' is not an event"),
         ("{on: {'after:1': b}}", "events that begin with 'after:' are timers (use 'after')"),
         ("{on: {go: {target: b, guard: 'x > 1'}}}", "'x > 1' cannot name a guard"),
+        ("{on: {go: {target: b, actions: 'x > 1'}}}", "'x > 1' cannot name an action"),
         ("{on: {go: {target: b, guard: {expr: contxt.n}}}}", "unknown name 'contxt' (did you mean 'context'?)"),
         ("{on: {go: {target: b, reenter: 1}}}", "is not true or false"),
         ("{entry: assign}", "the built-in action 'assign' needs params ({type: assign, params: ...})"),

@@ -5,16 +5,21 @@ Write them out with ``json.dumps``; CloudFormation reads JSON as well as YAML.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from casework.arguments import check_choice, check_instance, check_list, check_text
 from casework.backends.dynamodb.encode import table_name
 from casework.backends.dynamodb.tables import describe
+from casework.errors import Misuse
 from casework.kernel.items import Table
 from casework.kernel.schema import TABLES
 
 Role = Literal["app", "worker", "admin"]
+
+PREFIX = "[a-zA-Z0-9_.-]{1,64}"
+"""What names of tables begin with."""
 
 _READ = ("BatchGetItem", "GetItem", "Query")
 _WRITE = ("ConditionCheckItem", "DeleteItem", "PutItem", "UpdateItem")
@@ -58,7 +63,7 @@ def cloudformation(prefix: str = "casework", tables: Sequence[Table] = TABLES) -
             "Prefix": {
                 "Type": "String",
                 "Default": prefix,
-                "AllowedPattern": "[a-zA-Z0-9_.-]{1,64}",
+                "AllowedPattern": PREFIX,
                 "Description": "Beginning of the tables' names; the same as in the URL's ?prefix=",
             }
         },
@@ -113,6 +118,8 @@ def iam_policy(
 
 def _check(prefix: Any, tables: Any) -> None:
     check_text("prefix", prefix, 200, may_be_empty=True)
+    if prefix and not re.fullmatch(PREFIX, prefix):
+        raise Misuse(f"prefix is {prefix!r:.100}; names of tables begin with 1 to 64 letters, digits, _, . and -")
     check_list("tables", tables, _check_table, "a list of casework.Table")
 
 

@@ -416,7 +416,7 @@ class Parts:
             fix = f"the {kind}'s name, with @version where wanted"
             if kind == "guard":
                 fix += '; an expression is {expr: "..."}'
-            self.problems.add(at, f"{name!r:.120} cannot name a {kind}", fix)
+            self.problems.add(at, f"{name!r:.120} cannot name {'an' if kind == 'action' else 'a'} {kind}", fix)
         else:
             self._named_well(name, at)
         self.named.setdefault((kind, name), at)

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         Throttled,
         TransactionRefused,
         Unavailable,
+        UnexpectedSeq,
         UnknownEvent,
         UnknownMachine,
         WaitTimeout,
@@ -192,7 +193,7 @@ _WHERE = {
         "Misuse", "NewerFormat", "NoSuchExecution", "NotJson", "OpIdReused", "OutcomeUnknown", "PayloadMismatch",
         "RememberedError", "ResultLost", "ResultNotKept", "StepLimit", "StoreConflict", "StoreError",
         "StreamDamaged", "StreamFull", "TaskFailed", "TaskNotClaimed", "Throttled", "TransactionRefused",
-        "Unavailable", "UnknownEvent", "UnknownMachine", "WaitTimeout", "WrongCursor",
+        "Unavailable", "UnexpectedSeq", "UnknownEvent", "UnknownMachine", "WaitTimeout", "WrongCursor",
     )
 }  # fmt: skip
 
@@ -292,6 +293,7 @@ __all__ = [
     "TimerOp",
     "TransactionRefused",
     "Unavailable",
+    "UnexpectedSeq",
     "UnknownEvent",
     "UnknownMachine",
     "WaitTimeout",

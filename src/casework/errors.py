@@ -256,6 +256,24 @@ class LogChanged(CaseworkError):
         return type(self), (self.stream, self.after, self.last_seq)
 
 
+class UnexpectedSeq(CaseworkError):
+    """A stream does not end where an append expected it to end: somebody else appended. Nothing was stored.
+
+    Read what is new behind ``expected_seq``, decide again, and append with the number of the last operation read.
+    ``last_seq`` is where the stream ends.
+    """
+
+    def __init__(self, stream: str, expected_seq: int, last_seq: int) -> None:
+        self.stream, self.expected_seq, self.last_seq = stream, expected_seq, last_seq
+        super().__init__(
+            f"stream {stream!r} ends at {last_seq}, not at {expected_seq} as expected; nothing was stored. Read what "
+            "is new, decide again, and append with the number of the last operation that you have read"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.stream, self.expected_seq, self.last_seq)
+
+
 class AppendStopped(CaseworkError):
     """An append ended before all was stored. ``stored`` says what was, ``unknown`` holds ids that may have been.
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-from casework.errors import ConditionFailed, Contention, OutcomeUnknown
+from casework.errors import ConditionFailed, Contention, OutcomeUnknown, UnexpectedSeq
 from casework.kernel.conditions import absent, equals
 from casework.kernel.effects import Instant
 from casework.kernel.items import AnyWrite, Check, Put, Update
 from casework.kernel.programs import Program, now, transact, write
 from casework.kernel.schema import FORMAT, STREAM_CLAIMS, STREAMS
 from casework.simulation.faults import ROUGH
+from casework.simulation.scenarios.deciding import Deciding
 from casework.simulation.scenarios.streams import (
     OPTIONS,
     Appends,
@@ -98,6 +99,25 @@ def _never_filled(stream: str, position: int, first_above: int, at_us: int) -> P
 def _filled_blindly(put: Any) -> Program[None]:
     """A marker overwrites what has landed meanwhile."""
     yield from write(msgspec.structs.replace(put, when=None))
+
+
+_look = append.look
+
+
+def _anywhere(log: Any, stream: str, batch: Any, expected_seq: int) -> Program[Any]:
+    """Wherever the stream ends is as it was expected."""
+    return (yield from _look(log, stream))
+
+
+def _by_what_shows(log: Any, stream: str, batch: Any, expected_seq: int) -> Program[Any]:
+    """A claim that does not show yet is one that is not there."""
+    place = yield from _look(log, stream)
+    if place.top == expected_seq:
+        return place
+    yield from append.resolve(log, stream, batch)
+    if any(pending.outcome is not None for pending in batch):
+        return None
+    raise UnexpectedSeq(stream, expected_seq, place.top)
 
 
 class NaiveReader(ForeignReaders):
@@ -189,6 +209,8 @@ FAULTS = (
     Fault("an operation's claim is put without asking", Appends, unconditional(Put, STREAM_CLAIMS)),
     Fault("the number is taken before the transaction", Appends, patched(append, "transact", _number_first)),
     Fault("an append's lost answer is taken for a success", Appends, patched(append, "transact", _believed)),
+    Fault("an append is stored wherever the stream ends", Deciding, patched(append, "expected_place", _anywhere)),
+    Fault("a claim that does not show yet is not there", Deciding, patched(append, "expected_place", _by_what_shows)),
     Fault("a reader passes holes", NaiveReader),
     Fault("no check of the predecessor for a foreign reader", ForeignReaders, unconditional(Check)),
     Fault("a segment overwrites an older writer's operation", OlderWriters, unconditional(Put, STREAMS)),

@@ -28,7 +28,7 @@ from casework.kernel.items import AnyWrite, Check, Put
 from casework.kernel.programs import Program, get, get_many, token
 from casework.kernel.schema import EXECUTIONS, STREAMS
 from casework.statechart import check_json
-from casework.streams.append import Pending, checked, learn
+from casework.streams.append import Pending, check_expected, checked, expected_place, learn
 from casework.streams.append import look as look_at_head
 from casework.streams.append import plan as plan_round
 from casework.streams.log import Appended, Log, Op, Place, check_ops, check_stream
@@ -315,6 +315,7 @@ class AppendIntent:
         self._log = log
         self.results: Sequence[Appended] = ()
         self._ops: list[Op] = []
+        self._expected_seq: int | None = None
         self._pendings: list[Pending] = []
         self._batch: list[Pending] = []
         self._place: Place | None = None
@@ -325,10 +326,17 @@ class AppendIntent:
         self._plans: dict[int, tuple[Place, list[Pending]]] = {}
         """By attempt."""
 
-    def add(self, ops: Sequence[Op]) -> None:
+    def add(self, ops: Sequence[Op], expected_seq: int | None = None) -> None:
         """Take operations, behind those that are there already."""
         ops = check_ops(ops)
-        self._pendings = checked(self.stream, [*self._ops, *ops])
+        pendings = checked(self.stream, [*self._ops, *ops])
+        if expected_seq is not None:
+            check_expected(self.stream, pendings, expected_seq)
+            if self._expected_seq is None and not self._ops:
+                self._expected_seq = expected_seq
+            elif expected_seq != self._expected_seq:
+                raise Misuse(f"stream {self.stream!r}: say expected_seq with the first operations of the transaction")
+        self._pendings = pendings
         self._ops += ops
 
     def look(self, core: Core) -> Program[None]:
@@ -346,7 +354,13 @@ class AppendIntent:
         self._batch = list(unique.values())
         if not self._batch:
             return []
-        self._place = log.place(self.stream) or (yield from look_at_head(log, self.stream))
+        if self._expected_seq is None:
+            self._place = log.place(self.stream) or (yield from look_at_head(log, self.stream))
+        else:
+            self._place = yield from expected_place(log, self.stream, self._batch, self._expected_seq)
+            if self._place is None:
+                self._raise_refused()
+                return (yield from self.plan(core, moment, attempt))
         self._at_us = moment.middle_us
         self._plans[attempt] = (self._place, self._batch)
         self._mark = self._mark or (yield from token())
@@ -358,6 +372,9 @@ class AppendIntent:
         """The head moved, or ids are in the stream: plan again. Raises OpIdReused, StreamDamaged."""
         assert self._place is not None
         learn(self._log, self.stream, self._place, self._batch, refusals, self._at_us)
+        self._raise_refused()
+
+    def _raise_refused(self) -> None:
         refused = self._pendings[0].call.refused
         if refused is not None:
             raise OpIdReused(refused.id, refused.seq)

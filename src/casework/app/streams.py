@@ -124,7 +124,9 @@ class StreamStore:
     replay_parked = _driven(groups.replay_parked)
     groups = _driven(groups.list_groups)
 
-    def append(self, stream: str, ops: Sequence[Op], *, deadline_s: float | None = None) -> Sequence[Appended]:
+    def append(
+        self, stream: str, ops: Sequence[Op], *, deadline_s: float | None = None, expected_seq: int | None = None
+    ) -> Sequence[Appended]:
         """Store operations at the end of a stream, in their order; what became of each, in the same order.
 
         Appends of other threads to the same stream share the transaction.
@@ -133,14 +135,17 @@ class StreamStore:
             stream: its id; it begins to exist with its first operation.
             ops: from none to thousands. What one transaction does not hold goes into several, one after the other.
             deadline_s: begin no transaction later than this.
+            expected_seq: store them only if the stream ends at this number, 0 where it must not exist yet; all of them
+                in one transaction, or none. A repeat of what is stored is answered all the same. None: anywhere.
 
         Raises:
             Misuse, ItemTooLarge: an id or an operation is wrong; nothing was written.
+            UnexpectedSeq: the stream ends elsewhere; nothing was stored.
             OpIdReused: an operation's id is taken by other content; what was before it in the list is stored.
             AppendTimeout, AppendContention, AppendUnknown: stopped on the way; append the same again.
             StreamDamaged, StreamFull: the stream needs a person.
         """
-        return run(self._writer.append(stream, ops, deadline_s=deadline_s), self.backend)
+        return run(self._writer.append(stream, ops, deadline_s=deadline_s, expected_seq=expected_seq), self.backend)
 
     def read(self, stream: str, after: int = 0, limit: int | None = None, *, mark: str = "") -> Iterator[Op]:
         """Every operation after number ``after`` that can be read now, in order, without a hole.

@@ -85,13 +85,15 @@ class AsyncStreamStore:
     replay_parked = _driven(groups.replay_parked)
     groups = _driven(groups.list_groups)
 
-    async def append(self, stream: str, ops: Sequence[Op], *, deadline_s: float | None = None) -> Sequence[Appended]:
+    async def append(
+        self, stream: str, ops: Sequence[Op], *, deadline_s: float | None = None, expected_seq: int | None = None
+    ) -> Sequence[Appended]:
         """As :meth:`casework.app.streams.StreamStore.append`; the deadline ends the wait for an answer, too.
 
         Operations whose answer had not come by then are in the error's ``unknown``: they may be stored all the same.
         """
         shown: list[Pending] = []
-        program = self._writer.append(stream, ops, deadline_s=deadline_s, shown=shown)
+        program = self._writer.append(stream, ops, deadline_s=deadline_s, expected_seq=expected_seq, shown=shown)
         if deadline_s is None:
             return await run_async(program, self.backend)
         task = asyncio.create_task(run_async(program, self.backend))

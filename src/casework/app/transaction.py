@@ -187,18 +187,20 @@ class Intents:
         source = self._app.backend.token()
         self.add(SendIntent(id, event, {} if data is None else data, event_id, priority, source, self._intents))
 
-    def append(self, stream: str, ops: Sequence[Op]) -> AppendIntent:
+    def append(self, stream: str, ops: Sequence[Op], *, expected_seq: int | None = None) -> AppendIntent:
         """Append operations to a stream; ``.results`` of what is returned is there after the block.
 
         All operations for one stream are stored side by side, in the order in which they were given. One that is in the
-        stream already is answered with its own number. Raises OpIdReused at the end of the block, Misuse at once.
+        stream already is answered with its own number. With ``expected_seq`` the whole transaction is refused unless
+        the stream ends at that number (0: does not exist yet), or has all of them already. Raises OpIdReused,
+        UnexpectedSeq at the end of the block, Misuse at once.
         """
         for intent in self._intents:
             if isinstance(intent, AppendIntent) and intent.stream == stream:
-                intent.add(ops)
+                intent.add(ops, expected_seq)
                 return intent
         appending = AppendIntent(self._core.writer.log, stream)
-        appending.add(ops)
+        appending.add(ops, expected_seq)
         self.add(appending)
         return appending
 

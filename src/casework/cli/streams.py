@@ -130,6 +130,10 @@ def append(
         str | None,
         typer.Option(metavar="FILE", help='Operations, one JSON object {"id": ..., "data": ...} a line; - is stdin.'),
     ] = None,
+    expected_seq: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Only if the stream ends at this number; 0: if it does not exist yet."),
+    ] = None,
     source: FromApp = None,
     store: Store = None,
     debug: Debug = False,
@@ -146,7 +150,7 @@ def append(
         raise Misuse("give an ID and its DATA, or --lines FILE")
     given: list[Op] = _from_lines(lines) if lines is not None else [Op(str(id), _data(str(data)))]
     with open_store(store, source, make=True, executions=False) as opened:
-        answers = opened.streams.append(stream, given)
+        answers = opened.streams.append(stream, given, expected_seq=expected_seq)
     for answer in answers:
         print(f"{answer.seq}  {answer.id}{'  (was there)' if answer.is_duplicate else ''}")
 

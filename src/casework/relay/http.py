@@ -108,7 +108,8 @@ class StreamsController(Controller):
     @post(
         "/{stream:str}/ops", status_code=200, summary="Push", opt={"right": "append"},
         responses=_responses(
-            _409="An operation's id is taken by other content.", _413="Too many operations, or too many bytes.",
+            _409="An operation's id is taken by other content, or the stream does not end at `expected_seq`.",
+            _413="Too many operations, or too many bytes.",
             _503="Not all is stored: push the same again.",
         ),
     )  # fmt: skip
@@ -118,7 +119,8 @@ class StreamsController(Controller):
         """Store operations at the end of the stream. A repeat is answered with the numbers of the first time."""
         relay = _relay(state)
         passed_s = asyncio.get_running_loop().time() - request.scope[BEGUN]  # type: ignore[literal-required]
-        return Pushed(stored_ops(await relay.push(stream, [Op(op.id, op.data) for op in data.ops], passed_s)))
+        ops = [Op(op.id, op.data) for op in data.ops]
+        return Pushed(stored_ops(await relay.push(stream, ops, passed_s, expected_seq=data.expected_seq)))
 
     @get(
         "/{stream:str}/ops", summary="Pull", opt={"right": "read"},

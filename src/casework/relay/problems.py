@@ -20,6 +20,7 @@ from casework.errors import (
     OpIdReused,
     OutcomeUnknown,
     Throttled,
+    UnexpectedSeq,
 )
 from casework.relay.service import NotFound, NotReady, Relay, TooLarge, Unauthorized
 from casework.relay.types import Problem, StoredOp
@@ -33,6 +34,9 @@ RETRY_AFTER_S = 2
 LOG_CHANGED = "urn:casework:log-changed"
 """Type of the problem that a reader's position is of another log."""
 
+UNEXPECTED_SEQ = "urn:casework:unexpected-seq"
+"""Type of the problem that the stream does not end where a push expected it to."""
+
 TITLES = {
     400: "bad request", 401: "a token is needed", 404: "not found", 405: "method not allowed", 409: "id is taken",
     410: "truncated", 413: "too large", 422: "bad input", 500: "failed", 503: "not all is stored",
@@ -43,6 +47,9 @@ def problem_of(error: Exception) -> Problem:
     """The problem that an error is told as."""
     if isinstance(error, OpIdReused):
         return _problem(409, str(error), id=error.id, seq=error.seq, stored=stored_ops(error.stored))
+    if isinstance(error, UnexpectedSeq):
+        moved = _problem(409, str(error), type=UNEXPECTED_SEQ, last_seq=error.last_seq)
+        return msgspec.structs.replace(moved, title="the stream ends elsewhere")
     if isinstance(error, LogChanged):
         changed = _problem(409, str(error), type=LOG_CHANGED, last_seq=error.last_seq)
         return msgspec.structs.replace(changed, title="the log is another one")

@@ -124,7 +124,9 @@ class Relay:
         """The one answer for what is not there and for what is not to be known."""
         return NotFound(f"there is no stream {stream!r:.220}")
 
-    async def push(self, stream: str, ops: Sequence[Op], passed_s: float = 0.0) -> Sequence[Appended]:
+    async def push(
+        self, stream: str, ops: Sequence[Op], passed_s: float = 0.0, *, expected_seq: int | None = None
+    ) -> Sequence[Appended]:
         """Store operations within the deadline, of which ``passed_s`` is over. Raises TooLarge, and as ``append``."""
         if len(ops) > self.settings.max_push_ops:
             raise TooLarge(f"a push has at most {self.settings.max_push_ops} operations, this one has {len(ops)}")
@@ -134,7 +136,8 @@ class Relay:
         except ItemTooLarge as error:
             raise TooLarge(str(error)) from None
         self.counts.pushes += 1
-        answers = await self.store.append(stream, ops, deadline_s=max(0.05, self.settings.push_deadline_s - passed_s))
+        left_s = max(0.05, self.settings.push_deadline_s - passed_s)
+        answers = await self.store.append(stream, ops, deadline_s=left_s, expected_seq=expected_seq)
         self.counts.ops_pushed += len(answers)
         self.counts.duplicates += sum(answer.is_duplicate for answer in answers)
         return answers

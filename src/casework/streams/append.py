@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from casework.arguments import check_count
 from casework.errors import (
     AppendContention,
     AppendTimeout,
@@ -22,19 +23,21 @@ from casework.errors import (
     ConditionFailed,
     Contention,
     CorruptItem,
+    Misuse,
     OpIdReused,
     OutcomeUnknown,
     Refusal,
     StreamDamaged,
     StreamFull,
     Throttled,
+    UnexpectedSeq,
 )
 from casework.kernel.conditions import Condition, absent, equals, present
 from casework.kernel.effects import Get, Query
 from casework.kernel.items import AnyWrite, Check, Put, Update
 from casework.kernel.limits import MAX_INT
-from casework.kernel.programs import Program, all_reads, get_many, now, sleep, token, transact
-from casework.kernel.retry import Pauses, fraction
+from casework.kernel.programs import Program, all_reads, get_many, lost_again, now, sleep, token, transact
+from casework.kernel.retry import Pauses, RetryPolicy, fraction
 from casework.kernel.schema import FORMAT, REGISTRY, STREAM_CLAIMS, STREAMS
 from casework.streams.log import (
     BATCH_BYTES_MAX,
@@ -57,6 +60,9 @@ from casework.streams.log import (
 
 YIELD_EVERY_WINS = 20
 """A writer pauses once in so many rounds won, so that one that never met another cannot starve it."""
+
+LOOKS = RetryPolicy(first_pause_s=0.02, max_pause_s=0.4, rounds_max=12)
+"""Looks at claims that others have in a transaction."""
 
 SLOW_DOWN = Pauses(first_pause_s=0.05, max_pause_s=0.4)
 """Pauses after the store asked for a slower pace."""
@@ -158,12 +164,20 @@ class Appending:
         stream: its id.
         pendings: the operations, in order; checked.
         more: called right before each round for operations that came meanwhile; it is told how many are left.
+        expected_seq: where the stream must end; None: anywhere.
     """
 
     def __init__(
-        self, log: Log, stream: str, pendings: Sequence[Pending], more: Callable[[int], list[Pending]] | None = None
+        self,
+        log: Log,
+        stream: str,
+        pendings: Sequence[Pending],
+        more: Callable[[int], list[Pending]] | None = None,
+        *,
+        expected_seq: int | None = None,
     ) -> None:
         self.log = log
+        self._expected_seq = expected_seq
         self.stream = stream
         self.pendings = list(pendings)
         self._more = more
@@ -194,7 +208,11 @@ class Appending:
                 yield from self._pause(rivals)
                 # What this process knew of the head is old now, if there is anybody else.
                 place = None if rivals else msgspec.structs.replace(place, wins=0)
-            if place is None:
+            if self._expected_seq is not None:
+                place = yield from expected_place(log, stream, batch, self._expected_seq)
+                if place is None:
+                    continue
+            elif place is None:
                 place = yield from look(log, stream)
             self._at_once = False
             if self._more is not None and len(batch) < BATCH_OPS_MAX:
@@ -355,6 +373,44 @@ def look(log: Log, stream: str) -> Program[Place]:
     place = Place(head, max(head, highest))
     log.remember(stream, place)
     return place
+
+
+def check_expected(stream: str, pendings: Sequence[Pending], expected_seq: Any) -> None:
+    """Misuse where ``expected_seq`` is no number of an operation, or where one transaction does not hold them all."""
+    check_count("expected_seq", expected_seq, 0)
+    size = sum(len(pending.op.data) + len(pending.op.id) + 10 for pending in pendings)
+    if len(pendings) > BATCH_OPS_MAX or (len(pendings) > 1 and size > BATCH_BYTES_MAX):
+        raise Misuse(
+            f"stream {stream!r}: with expected_seq all operations are stored in one transaction, which holds "
+            f"{BATCH_OPS_MAX} of them and {BATCH_BYTES_MAX:,} bytes; these are {len(pendings)}, {size:,} bytes"
+        )
+
+
+def expected_place(log: Log, stream: str, batch: Sequence[Pending], expected_seq: int) -> Program[Place | None]:
+    """Where the stream ends, if that is at ``expected_seq``; None when operations are there already, and are answered.
+
+    An operation may have moved the head and not show its claim yet: a check of the claim conflicts with it. Raises
+    UnexpectedSeq.
+    """
+    place = log.place(stream)
+    if place is None or place.top != expected_seq:
+        place = yield from look(log, stream)
+    if place.top == expected_seq:
+        return place
+    lost = 0
+    while True:
+        try:
+            yield from transact([Check(claim_key(stream, pending.op.id), absent()) for pending in batch])
+        except ConditionFailed as failed:
+            for pending, refusal in zip(batch, failed.refusals, strict=True):
+                if refusal is not None:
+                    pending.take_claim(stream, refusal.item)
+                    log.counts.duplicates_n += 1
+            return None
+        except (Contention, Throttled, OutcomeUnknown) as error:
+            lost = yield from lost_again(lost, LOOKS, error)
+        else:
+            raise UnexpectedSeq(stream, expected_seq, place.top)
 
 
 def resolve(log: Log, stream: str, pendings: Sequence[Pending]) -> Program[None]:

@@ -15,7 +15,7 @@ from casework.arguments import check_seconds
 from casework.errors import AppendStopped, AppendTimeout
 from casework.kernel.effects import Flag
 from casework.kernel.programs import Program, now, race, sleep
-from casework.streams.append import Appending, Pending, answers, checked
+from casework.streams.append import Appending, Pending, answers, check_expected, checked
 from casework.streams.log import BATCH_OPS_MAX, Appended, Log, Op
 
 QUEUE_CALLS_MAX = 1000
@@ -82,22 +82,35 @@ class Writer:
         return self._lanes.setdefault(stream, _Lane())
 
     def append(
-        self, stream: str, ops: Sequence[Op], *, deadline_s: float | None = None, shown: list[Pending] | None = None
+        self,
+        stream: str,
+        ops: Sequence[Op],
+        *,
+        deadline_s: float | None = None,
+        expected_seq: int | None = None,
+        shown: list[Pending] | None = None,
     ) -> Program[list[Appended]]:
         """Store operations as :func:`casework.streams.append.append` does, together with those of other callers.
 
         Returns when they are stored; arguments and errors are the same. After a cancellation they may be stored.
-        ``shown`` is given the operations, so that another task can see how far they are.
+        Those with an ``expected_seq`` go alone, in one transaction. ``shown`` is given the operations, so that another
+        task can see how far they are.
         """
         if deadline_s is not None:
             check_seconds("deadline_s", deadline_s)
         pendings = checked(stream, ops)
+        if expected_seq is not None:
+            check_expected(stream, pendings, expected_seq)
         if shown is not None:
             shown += pendings
         deadline_us = None
         if deadline_s is not None:
             moment = yield from now()
             deadline_us = moment.middle_us + round(deadline_s * 1e6)
+        if expected_seq is not None:
+            work = Appending(self.log, stream, pendings, expected_seq=expected_seq)
+            yield from work.run(deadline_us=deadline_us)
+            return answers(pendings)
         lane, entry = self.lane(stream), _Entry(pendings, deadline_us)
         yield from self._enter(stream, lane, entry)
         yield from self._wait(stream, lane, entry)

@@ -6,6 +6,7 @@ from casework.simulation.scenarios import (
     buffering,
     components,
     consuming,
+    deciding,
     deferring,
     deploying,
     executions,
@@ -29,6 +30,6 @@ from casework.simulation.scenarios import (
 SCENARIOS = (
     *executions.ALL, *freezing.ALL, *races.ALL, *deploying.ALL, *lifecycle.ALL, *outcomes.ALL, *operators.ALL,
     *operated.ALL, *redriving.ALL, *deferring.ALL, *components.ALL, *returning.ALL, *raising.ALL,
-    *records.ALL, *streams.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL,
+    *records.ALL, *streams.ALL, *deciding.ALL, *truncation.ALL, *consuming.ALL, *buffering.ALL, *repairing.ALL,
     *idempotency.SCENARIOS, *transactions.ALL,
 )  # fmt: skip

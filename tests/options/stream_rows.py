@@ -197,6 +197,10 @@ STREAM_ROWS = {
             lambda w, ids: appended(w, ops=[Op(id, b"") for id in ids]), ("x", [4, 1]), ("xyz", [6, 1])
         ),
         "deadline_s": row(in_time, (None, ""), (0.5, "AppendTimeout")),
+        "expected_seq": row(
+            lambda w, seq: refusal(lambda: filled(w).append("s", [Op("z", b"")], expected_seq=seq)),
+            (None, ""), (3, ""), (2, "UnexpectedSeq"),
+        ),
     },
     "streams.page": {
         "stream": of_stream(lambda streams, stream: len(streams.page(stream).ops)),

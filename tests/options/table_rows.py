@@ -327,6 +327,12 @@ TRANSACTIONS: Rows = {
     "tx.append": {
         "stream": row(appended, ("s", [["a"], []]), ("t", [[], ["a"]])),
         "ops": row(lambda w, ops: appended(w, ops=ops)[0], ("a", ["a"]), ("ab", ["a", "b"])),
+        "expected_seq": row(
+            lambda w, seq: refusal(lambda: w.commit(lambda tx: tx.append("s", [Op("a", b"")], expected_seq=seq))),
+            (0, ""),
+            (1, "UnexpectedSeq"),
+            (None, ""),
+        ),
     },
     "tx.start": {
         "machine": row(lambda w, name: begun(w, name).machine, ("lamp", "lamp"), ("second", "second")),

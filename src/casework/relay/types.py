@@ -22,10 +22,12 @@ class Push(msgspec.Struct, forbid_unknown_fields=True):
     """Operations to store, in order."""
 
     ops: Annotated[list[PushedOp], Meta(min_length=1)]
-    expected_seq: Annotated[
-        int | None,
-        Meta(ge=0, le=2**63 - 2, description="Store all of them, in one transaction, if the stream ends here."),
-    ] = None
+    expected_seq: (
+        Annotated[
+            int, Meta(ge=0, le=2**63 - 2, description="Store all of them, in one transaction, if the stream ends here.")
+        ]
+        | None
+    ) = None
 
 
 class StoredOp(msgspec.Struct):

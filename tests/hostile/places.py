@@ -40,7 +40,8 @@ TESTED = {
         r"idempotency/guarding.py:Claim.when_lost\(tell\)",
     ),
     "http": (
-        r"surfaces/(asgi|wsgi|views|http|django|flask|routes).py:.*\((app|store|target|view|hooks|function|endpoint|work)\)",
+        r"surfaces/(aiohttp|asgi|wsgi|views|http|django|flask|routes).py:"
+        r".*\((app|store|target|view|hooks|function|handler|endpoint|work)\)",
         r"surfaces/http.py:(HttpOptions|HttpArguments).(scope|applies|keep_status|fingerprint|hooks)",
         r"relay/aws_lambda.py:.*\(app\)",
     ),

@@ -531,3 +531,13 @@ def test_a_file_that_cannot_be_written_is_unavailable_and_unchanged(replica_at: 
     mine.file._db.execute("PRAGMA max_page_count=1000000")
     mine.append(b"c", id="c")
     assert own_ids(mine.file.own("waiting")) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["nonsense", "", " ", "ftp://x", "http://", "https:///v1", "http://x:port", "http://x:99999", "http://[::1"],
+)
+def test_what_is_no_address_of_a_relay_is_refused_before_there_is_a_file(tmp_path: Path, address: str) -> None:
+    with pytest.raises(Misuse, match="relay"):
+        Replica(tmp_path / "r.db", stream="s", relay=address)
+    assert list(tmp_path.iterdir()) == []

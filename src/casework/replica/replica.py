@@ -29,7 +29,7 @@ from casework.replica.answers import (
     refusal,
 )
 from casework.replica.file import Difference, ReplicaFile, Waiting
-from casework.replica.transport import Answer, HttpTransport, Transport
+from casework.replica.transport import Answer, HttpTransport, Transport, check_address
 from casework.streams.log import OP_ID_BYTES_MAX, Op, check_after, check_op, check_stream
 
 T = TypeVar("T")
@@ -91,6 +91,8 @@ class Replica:
         for name, text in (("relay", relay), ("token", token)):
             if text is not None:
                 check_text(name, text)
+        if relay is not None:
+            check_address(relay)
         check_function("sleep", sleep)
         if transport is not None:
             check_instance("transport", transport, Transport, "what has the methods of casework.replica.Transport")

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 import msgspec
 
@@ -35,6 +35,17 @@ class Transport(Protocol):
         """Give back the connection; harmless when done twice."""
 
 
+def check_address(url: str) -> SplitResult:
+    """The parts of a relay's address; Misuse unless it can be one."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:  # a port that is no number, or an address with half a bracket
+        pass
+    raise Misuse(f"{url!r:.200} is not the address of a relay; write https://relay.example.org")
+
+
 class HttpTransport:
     """Requests over one connection that is kept.
 
@@ -45,9 +56,7 @@ class HttpTransport:
     """
 
     def __init__(self, url: str, token: str, *, timeout_s: float = 60.0) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Misuse(f"{url!r:.200} is not the address of a relay; write https://relay.example.org")
+        parts = check_address(url)
         self.url, self._parts, self._timeout_s = url, parts, timeout_s
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._connection: http.client.HTTPConnection | None = None

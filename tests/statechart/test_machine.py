@@ -151,6 +151,8 @@ def test_unknown_events_are_named_with_those_that_are_known() -> None:
     machine = order()
     assert machine.event_types == ("add_item", "pay.*")
     assert machine.accepts("pay.now") and not machine.accepts("done.invoke.a") and not machine.accepts("after:0:a")
+    for other in (None, 5, b"pay.now", ["pay.now"]):
+        assert not machine.accepts(other)  # type: ignore[arg-type]
     machine.require_event("add_item")
     with pytest.raises(UnknownEvent, match=r"has no event 'add_itme' \(did you mean 'add_item'\?\)"):
         machine.require_event("add_itme")

@@ -257,8 +257,10 @@ class Machine:
 
     def accepts(self, event_type: str) -> bool:
         """Whether an event of this type from outside can be taken in some state. Reports on tasks, children and
-        timers are not events from outside.
+        timers are not events from outside, and what is no text is none at all.
         """
+        if type(event_type) is not str:
+            return False
         found = self._accepted.get(event_type)
         if found is None:
             if len(self._accepted) >= 4096:

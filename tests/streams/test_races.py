@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ from casework.errors import (
     OutcomeUnknown,
     StreamDamaged,
 )
-from casework.kernel.effects import Transact
+from casework.kernel.effects import GetMany, Transact
 from casework.kernel.items import Delete, Put
 from casework.kernel.programs import query_all
 from casework.kernel.schema import STREAM_CLAIMS, STREAMS
 from casework.streams.append import append
 from casework.streams.log import Op, StreamOptions, claim_key, segment_item
+from casework.streams.writer import Writer
 from tests.executions.stepping import LosesAnswers, Stepped, Torn, fresh_backend
 from tests.streams.stores import (
     Counted,
@@ -323,6 +325,30 @@ def test_a_push_stops_at_its_deadline_and_keeps_what_it_stored() -> None:
     again = run(append(log(), "s", ops(*names)), backend)
     assert [one.seq for one in again] == list(range(1, 401))
     assert sum(one.is_duplicate for one in again) == len(stored)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "by a writer"])
+def test_each_repeat_of_a_push_that_meets_its_deadline_goes_further(shared: bool) -> None:
+    """A round takes nine seconds, and no call has more than five: what is there already must not use them up."""
+    clock = VirtualClock()
+    backend = fresh_backend(clock=clock)
+
+    class Slow(Counted):
+        def execute(self, effect: Any) -> Any:
+            if isinstance(effect, Transact | GetMany):
+                clock.advance(9.0)
+            return super().execute(effect)
+
+    slow, given, stored = Slow(backend), ops(*(f"op-{n:04}" for n in range(1000))), [0]
+    while stored[-1] < 1000:
+        push = Writer(log()).append if shared else functools.partial(append, log())
+        try:
+            answers = run(push("s", given, deadline_s=5), slow)
+        except AppendTimeout as stopped:
+            answers = list(stopped.stored)
+        stored.append(len(answers))
+        assert stored[-1] > stored[-2], stored
+    assert len(stored) <= 13 and [one.seq for one in answers] == list(range(1, 1001))
 
 
 def test_the_number_of_lost_rounds_in_a_row_is_bounded() -> None:

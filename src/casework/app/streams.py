@@ -134,7 +134,8 @@ class StreamStore:
         Args:
             stream: its id; it begins to exist with its first operation.
             ops: from none to thousands. What one transaction does not hold goes into several, one after the other.
-            deadline_s: begin no transaction later than this.
+            deadline_s: begin no transaction later than this, but for one behind what had been stored before: so each
+                repeat goes further.
             expected_seq: store them only if the stream ends at this number, 0 where it must not exist yet; all of them
                 in one transaction, or none. A repeat of what is stored is answered all the same. None: anywhere.
 

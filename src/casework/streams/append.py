@@ -187,6 +187,9 @@ class Appending:
         self._throttled = 0
         self._at_once = False
         self._in_doubt: list[Pending] = []
+        self._is_repeat = False
+        """What was tried so far had been stored before, and nothing else was tried."""
+        self._has_looked = False
 
     def run(self, *, deadline_us: int | None = None) -> Program[None]:
         """Go on until every operation is settled, but begin no round after ``deadline_us``.
@@ -201,7 +204,9 @@ class Appending:
         while batch := self._take_batch():
             moment = yield from now()
             if deadline_us is not None and moment.middle_us >= deadline_us:
-                yield from self._give_up(AppendTimeout, "the deadline passed")
+                if not self._is_repeat:
+                    yield from self._give_up(AppendTimeout, "the deadline passed")
+                self._is_repeat = False  # one round more: each repeat goes further than the one before
             place = log.place(stream)
             rivals = log.rivals(stream, moment.middle_us)
             if place is not None and (place.wins >= YIELD_EVERY_WINS or (rivals and not self._at_once)):
@@ -284,6 +289,8 @@ class Appending:
         self.log.counts.ops_n += len(batch)
         self.in_flight, self._in_doubt = [], []
         self._lost = self._throttled = 0
+        self._is_repeat = False
+        self._has_looked = True  # what comes is new
         self.log.ring(self.stream)
 
     def _refused(
@@ -293,9 +300,18 @@ class Appending:
         self._at_once = refusals[0] is not None and not self.log.rivals(self.stream, now_us)
         if learn(self.log, self.stream, place, batch, refusals, now_us):
             self._lost = 0
+            if not self._has_looked and all(pending.is_settled for pending in batch):
+                # A repeat: the claims of the rest are read at once, instead of a round for each 95 of them.
+                self._has_looked = self._is_repeat = True
+                yield from self._answer_repeats()
         else:
             # The pause comes before the next round: among rivals each round has one, whoever won or lost.
             yield from self._lost_round(AppendContention, "other writers were faster", pause=False)
+
+    def _answer_repeats(self) -> Program[None]:
+        rest = [pending for pending in self.pendings if pending.outcome is None]
+        yield from resolve(self.log, self.stream, rest)
+        self.log.counts.duplicates_n += sum(pending.outcome is not None for pending in rest)
 
     def _lost_round(self, error: type[CaseworkError], why: str, *, pause: bool = True) -> Program[None]:
         self._lost += 1

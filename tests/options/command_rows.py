@@ -105,7 +105,10 @@ STREAMS: dict[str, dict[str, Row]] = {
         "--limit": Row(("--limit", "1"), gone="op-2"),
         "--follow": Row(("--follow",), "exit 130", "exit 0"),
     },
-    "streams append": {"--lines": Row(("--lines", "lines.jsonl"), "of-a-line", "exit 2", ("s",))},
+    "streams append": {
+        "--lines": Row(("--lines", "lines.jsonl"), "of-a-line", "exit 2", ("s",)),
+        "--expected-seq": Row(("--expected-seq", "99"), "not at 99 as expected", "op-9"),
+    },
     "streams truncate": {"--repush-window-s": Row(("--repush-window-s", "0"), "2 operations removed", "kept")},
     "streams seek": {"--to": Row(("--to", "2"), "goes on behind 2", "goes on behind 0", ("parks", "s"),
                                 ("--to", "floor"))},

@@ -199,7 +199,7 @@ STREAM_ROWS = {
         "deadline_s": row(in_time, (None, ""), (0.5, "AppendTimeout")),
         "expected_seq": row(
             lambda w, seq: refusal(lambda: filled(w).append("s", [Op("z", b"")], expected_seq=seq)),
-            (None, ""), (3, ""), (2, "UnexpectedSeq"),
+            (3, ""), (2, "UnexpectedSeq"),
         ),
     },
     "streams.page": {

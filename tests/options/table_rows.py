@@ -331,7 +331,6 @@ TRANSACTIONS: Rows = {
             lambda w, seq: refusal(lambda: w.commit(lambda tx: tx.append("s", [Op("a", b"")], expected_seq=seq))),
             (0, ""),
             (1, "UnexpectedSeq"),
-            (None, ""),
         ),
     },
     "tx.start": {

@@ -260,7 +260,7 @@ FAULTS = (
     ),
     Fault("event ids are not remembered", scenarios.Mailbox, patched(change, "is_recent", _dedupe_read)),
     Fault(
-        "no check of the last commit's messages", scenarios.Chain, patched(Change, "_checks", lambda self, taken: [])
+        "no check of the last commit's messages", scenarios.Chain, patched(change, "checks", lambda places, taken: [])
     ),
     Fault("message keys do not ascend", scenarios.Chain, patched(change, "mail_sort", _own_clock)),
     Fault("a claim without a condition", scenarios.Tasks, patched(tasks, "_unclaimed", _unconditional_claim)),

@@ -121,8 +121,6 @@ def _check(prefix: Any, tables: Any) -> None:
     if prefix and not re.fullmatch(PREFIX, prefix):
         raise Misuse(f"prefix is {prefix!r:.100}; names of tables begin with 1 to 64 letters, digits, _, . and -")
     check_list("tables", tables, _check_table, "a list of casework.Table")
-    if not tables:
-        raise Misuse("tables is empty; leave it out for casework's own, or name those that are meant")
 
 
 def _check_table(what: str, given: Any) -> None:

@@ -182,7 +182,7 @@ def _work(worker: Worker) -> Program[None]:
     for _ in range(6):
         did = yield from sweep(worker)
         while worker.running:
-            yield from race(*[held.handle for held in worker.running.values()], timeout_s=1.0)
+            yield from race(*[held.handle for held in worker.running.values()])
         if not did:
             return
 
